@@ -1,0 +1,404 @@
+"""Settings: one record that is the command line, the JSON of a run, and their documentation.
+
+An algorithm is a row of `ALGORITHMS`. A preset gives every setting a value for each row; any of
+them can then be replaced.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from deeprok.errors import DeeprokError, unknown
+from deeprok.estimators.gradient import OPTIMIZERS, Optimizer
+from deeprok.estimators.kalman import BATCHINGS, Batching
+from deeprok.networks import ACTIVATIONS, QNetwork
+from deeprok.uncertainty.balls import SETS
+from deeprok.uncertainty.models import (
+    DRAWS,
+    Box,
+    Draw,
+    ModelSet,
+    from_box,
+    from_list,
+    parse_box,
+    parse_models,
+    parse_values,
+)
+from deeprok.worlds import WORLDS, World, with_model
+from deeprok.worlds.cartpole import INTEGRATORS, Integrator
+
+#: Version of the run folder's files; raised when an older folder can't be read any more.
+FORMAT = 1
+
+Acting = Literal["nominal", "sampled", "member"]
+ACTINGS: tuple[str, ...] = get_args(Acting)
+
+Preset = Literal["paper", "tuned"]
+PRESETS: tuple[str, ...] = get_args(Preset)
+
+#: P₀: a variance shared by all weights, one for each, or a full covariance.
+Prior = float | tuple[float, ...] | tuple[tuple[float, ...], ...]
+
+
+class Algorithm(NamedTuple):
+    """A row of the table: how labels are formed and how the belief over the weights is kept."""
+
+    robust: bool  # the label is the worst case over a set of models
+    double: bool  # the online network chooses the successor's action
+    estimator: Literal["gradient", "kalman"]
+    acting: Acting | None  # the model it acts on, where that is part of the algorithm
+    summary: str
+
+
+ALGORITHMS: dict[str, Algorithm] = {
+    "dqn": Algorithm(False, False, "gradient", None, "Q-learning with a network: the nominal label, plain max"),
+    "ddqn": Algorithm(False, True, "gradient", "nominal", "Double-DQN on the nominal model: the paper's baseline"),
+    "ddqn_dr": Algorithm(False, True, "gradient", "sampled", "Double-DQN with domain randomisation"),
+    "rtd_dqn": Algorithm(True, False, "gradient", None, "RTD-DQN: the worst-case label"),
+    "ekf_dqn": Algorithm(False, False, "kalman", None, "the nominal label, an extended Kalman filter over the weights"),
+    "deep_rok": Algorithm(True, False, "kalman", None, "Deep-RoK: the worst-case label and the Kalman filter"),
+}
+
+
+@dataclass(frozen=True)
+class GradientConfig:
+    """A point estimate of the weights, by gradient descent."""
+
+    learning_rate: float = 1e-3
+    """Step size α."""
+    optimizer: Optimizer = "adam"
+    """Adam, or plain SGD as Algorithm 1 of the paper is written."""
+
+
+@dataclass(frozen=True)
+class KalmanConfig:
+    """A normal distribution over the weights, by the extended Kalman filter."""
+
+    observation_noise: float = 1e-3
+    """Pₙ, the variance of a label's noise; the joint update uses R = B·Pₙ for each observation."""
+    process_noise: float = 0.01
+    """Pᵥ, what every weight's variance grows by before an update."""
+    prior_covariance: Prior = 1.0
+    """P₀: a number, or a .json or .npy file with a vector (its diagonal) or a full matrix."""
+    batching: Batching = "averaged"
+    """A mini-batch's gains averaged as the paper writes it, or its joint update."""
+    learning_rate: float = 1.0
+    """Step size α, multiplies the step of the mean; 1 is the filter."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that decides a run; with the package's version it can be repeated from this alone."""
+
+    algorithm: str = "deep_rok"
+    """A row of the table that `deeprok algorithms` prints."""
+    preset: str = "tuned"
+    """Where the settings not given come from: `paper` or `tuned`."""
+    seed: int = 0
+    """Seed of every random number of the run."""
+    episodes: int = 700
+    """Episodes to train for."""
+
+    world: str = "cartpole"
+    """A world that `deeprok worlds` prints."""
+    integrator: Integrator = "euler"
+    """How Cart-Pole is integrated, as in Gymnasium."""
+    failing_reward: float = 0.0
+    """Reward of the failing step: 0 in the paper, 1 in Gymnasium."""
+    horizon: int = 200
+    """Steps after which an episode is cut off."""
+    nominal: str = ""
+    """Nominal parameters that differ from the world's own, as name=value,…"""
+
+    box: str = "pole_length=0.2:1.4,cart_mass=0.1:7"
+    """Ranges of the uncertain parameters, as name=low:high,…"""
+    models: int = 5
+    """Values drawn of each uncertain parameter at an episode's start."""
+    draw: Draw = "pairs"
+    """Join the drawn values to pairs (M = models), or take their full product."""
+    fixed_models: str = ""
+    """Models to use in every episode instead of drawing: a grid name=low:high:count,… or a list of them joined by ;"""
+    acting: Acting = "sampled"
+    """The model acted on: the nominal one, a fresh draw from the box each episode, or one of the set."""
+    robust_set: str = "minimum"
+    """Set of distributions over the models' outcomes: minimum (the paper's hard minimum) or cvar."""
+    robust_level: float = 0.4
+    """Size of that set: for cvar the worst fraction that is averaged."""
+
+    discount: float = 0.9
+    """Discount γ."""
+    double: bool = False
+    """Let the online network choose the successor's action (Double-Q) instead of the plain max."""
+    hidden: tuple[int, ...] = (20, 20)
+    """Units of each hidden layer."""
+    activation: str = "tanh"
+    """Activation of the hidden layers."""
+    input_scale: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)
+    """What each observation is multiplied by before the network."""
+    estimator: GradientConfig | KalmanConfig = GradientConfig()
+    """How the weights are learned."""
+
+    batch_size: int = 10
+    """Transitions in a mini-batch."""
+    replay_size: int = 150_000
+    """Transitions kept; the oldest go first."""
+    warm_up: int = 100
+    """Steps before learning starts."""
+    train_every: int = 1
+    """Steps between updates."""
+    target_period: int = 1000
+    """Steps between copies of the weights to the target network."""
+    epsilon_start: float = 1.0
+    """Probability of a random action at the first step."""
+    epsilon_end: float = 0.1
+    """Probability of a random action after epsilon_steps steps."""
+    epsilon_steps: int = 10_000
+    """Steps over which that probability falls."""
+
+    chunk_steps: int = 2000
+    """Steps between looks at the run: metrics, checks, checkpoints."""
+    trial_every: int = 2
+    """Chunks between trials of the policy on held-out models, which decide the best weights."""
+    trial_models: int = 64
+    """Held-out models, drawn from the box, that a trial plays one episode on each."""
+    trial_epsilon: float = 0.1
+    """Probability of a random action in a trial."""
+
+    @property
+    def row(self) -> Algorithm:
+        """The algorithm's row of the table."""
+        return ALGORITHMS[self.algorithm]
+
+    def make_world(self) -> World:
+        """The world, with this run's nominal parameters."""
+        world = WORLDS[self.world](self.integrator, self.failing_reward, self.horizon)
+        if self.nominal:
+            changed: Any = parse_values(self.nominal, world.nominal, "nominal")
+            world = world._replace(nominal=with_model(world.nominal, changed))
+        return world
+
+    def make_box(self, world: World) -> Box:
+        """The uncertain parameters' ranges."""
+        return parse_box(self.box, world.nominal)
+
+    def make_models(self, world: World) -> ModelSet:
+        """The set of models."""
+        if self.fixed_models:
+            return from_list(parse_models(self.fixed_models, world.nominal))
+        return from_box(self.make_box(world), self.models, self.draw)
+
+    def make_network(self, world: World) -> QNetwork:
+        """The Q-network."""
+        sizes = (len(world.observation_scale), *self.hidden, len(world.actions))
+        return QNetwork(sizes, self.activation, self.input_scale)
+
+    def to_json(self) -> str:
+        """The text of `config.json`."""
+        return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, indent=2) + "\n"
+
+    def digest(self) -> str:
+        """A short name of these settings, whatever the seed."""
+        return hashlib.sha256(dataclasses.replace(self, seed=0).to_json().encode()).hexdigest()[:12]
+
+
+_PAPER: dict[str, Any] = {"acting": "nominal"}
+
+#: Shared by all algorithms; the noises and rates are each estimator's own.
+_TUNED: dict[str, Any] = {
+    "models": 20,
+    "robust_set": "cvar",
+    "robust_level": 0.15,
+    "target_period": 2000,
+    "epsilon_steps": 30_000,
+}
+
+_ESTIMATORS: dict[str, dict[str, GradientConfig | KalmanConfig]] = {
+    "paper": {"gradient": GradientConfig(), "kalman": KalmanConfig()},
+    "tuned": {
+        "gradient": GradientConfig(learning_rate=3e-4),
+        "kalman": KalmanConfig(observation_noise=30.0, process_noise=1e-6),
+    },
+}
+
+
+def make_config(algorithm: str, preset: str = "tuned", **changes: Any) -> Config:
+    """The settings of a preset for an algorithm, with changes.
+
+    Args:
+      algorithm: a row of `ALGORITHMS`.
+      preset: `paper` or `tuned`.
+      changes: fields of `Config`, or of its estimator, to replace.
+    """
+    if algorithm not in ALGORITHMS:
+        raise unknown("algorithm", algorithm, ALGORITHMS)
+    if preset not in PRESETS:
+        raise unknown("preset", preset, PRESETS)
+    row = ALGORITHMS[algorithm]
+    config = Config(
+        algorithm=algorithm,
+        preset=preset,
+        double=row.double,
+        estimator=_ESTIMATORS[preset][row.estimator],
+    )
+    config = dataclasses.replace(config, **(_PAPER if preset == "paper" else _TUNED))
+    if row.acting is not None:
+        config = dataclasses.replace(config, acting=row.acting)
+    own = {f.name for f in dataclasses.fields(config.estimator)}
+    top = {f.name for f in dataclasses.fields(config)}
+    for name in changes:
+        if name not in own | top:
+            raise unknown("setting", name, own | top)
+    inner = {name: value for name, value in changes.items() if name in own}
+    outer = {name: value for name, value in changes.items() if name in top}
+    if inner:
+        outer["estimator"] = dataclasses.replace(outer.get("estimator", config.estimator), **inner)
+    config = dataclasses.replace(config, **outer)
+    check(config)
+    return config
+
+
+def from_json(text: str, origin: str) -> Config:
+    """Reads `config.json`.
+
+    Args:
+      text: its contents.
+      origin: its path, for messages.
+    """
+    try:
+        fields = json.loads(text)
+        assert isinstance(fields, dict)
+    except (ValueError, AssertionError) as error:
+        raise DeeprokError(f"{origin} is not a JSON object; the run folder is damaged") from error
+    version = fields.pop("format", None)
+    if version != FORMAT:
+        raise DeeprokError(f"{origin} has format {version}; this version of deeprok reads format {FORMAT}")
+    algorithm = fields.get("algorithm")
+    if algorithm not in ALGORITHMS:
+        raise unknown(f"algorithm in {origin}", str(algorithm), ALGORITHMS)
+    kind: Any = GradientConfig if ALGORITHMS[algorithm].estimator == "gradient" else KalmanConfig
+    fields["estimator"] = _build(kind, fields.get("estimator"), origin)
+    config: Config = _build(Config, fields, origin)
+    check(config)
+    return config
+
+
+def _build(kind: Any, fields: Any, origin: str) -> Any:
+    """A dataclass from a JSON object that must have its fields and no others; lists become tuples."""
+    expected = {f.name for f in dataclasses.fields(kind)}
+    found = set(fields) if isinstance(fields, Mapping) else set()
+    if found != expected:
+        wrong = ", ".join(sorted(found ^ expected))
+        raise DeeprokError(f"{origin} lacks or has unknown settings: {wrong}; was it written by another version?")
+    return kind(**{name: _tuples(value) for name, value in fields.items()})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
+
+
+def check(config: Config) -> None:
+    """Raises a `DeeprokError` that names the field, its value and what is allowed."""
+    for field, allowed in _CHOICES.items():
+        value = _get(config, field)
+        if value is not None and value not in allowed:
+            raise unknown(field, str(value), allowed)
+    for field, (rule, kind, allowed_text) in _RULES.items():
+        value = _get(config, field)
+        if value is None:
+            continue
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or (kind is int and value != int(value)) or not math.isfinite(value) or not rule(value):
+            raise DeeprokError(f"{field} is {value}; it must be {allowed_text}")
+    if not config.hidden or any(size < 1 for size in config.hidden):
+        raise DeeprokError(f"hidden is {list(config.hidden)}; give at least one hidden layer, each of at least 1 unit")
+    SETS[config.robust_set].check_level(config.robust_level)
+    world = config.make_world()
+    config.make_box(world)
+    config.make_models(world)
+    inputs = len(world.observation_scale)
+    if len(config.input_scale) != inputs or not all(math.isfinite(s) and s != 0 for s in config.input_scale):
+        raise DeeprokError(
+            f"input_scale is {list(config.input_scale)}; it must be {inputs} finite numbers other than 0"
+        )
+    if isinstance(config.estimator, KalmanConfig):
+        _check_prior(config.estimator.prior_covariance, config.make_network(world).num_weights)
+
+
+def _get(config: Config, field: str) -> Any:
+    """A field of the settings or of their estimator; None where the estimator has no such field."""
+    return getattr(config, field) if hasattr(config, field) else getattr(config.estimator, field, None)
+
+
+def _check_prior(prior: Prior, n: int) -> None:
+    try:
+        P = np.asarray(prior, float)
+    except (TypeError, ValueError) as error:
+        raise DeeprokError("prior_covariance has rows of unequal length or entries that are no numbers") from error
+    if P.shape not in ((), (n,), (n, n)):
+        raise DeeprokError(
+            f"prior_covariance has shape {P.shape}; for this network it must be a number, "
+            f"a vector of {n} or a matrix of {n} × {n}"
+        )
+    if P.ndim < 2:
+        if not (np.isfinite(P).all() and (P > 0).all()):
+            raise DeeprokError(f"prior_covariance has a variance of {P.min():g}; every variance must be positive")
+        return
+    if not np.allclose(P, P.T, rtol=1e-6, atol=0):
+        raise DeeprokError("prior_covariance is not symmetric")
+    try:
+        np.linalg.cholesky(P)
+    except np.linalg.LinAlgError as error:
+        raise DeeprokError("prior_covariance is not positive definite; all its eigenvalues must be positive") from error
+
+
+_CHOICES: dict[str, Any] = {
+    "algorithm": ALGORITHMS,
+    "preset": PRESETS,
+    "world": WORLDS,
+    "integrator": INTEGRATORS,
+    "draw": DRAWS,
+    "acting": ACTINGS,
+    "robust_set": SETS,
+    "activation": ACTIVATIONS,
+    "optimizer": OPTIMIZERS,
+    "batching": BATCHINGS,
+}
+
+Rule = tuple[Callable[[float], bool], type, str]
+_COUNT: Rule = (lambda x: x >= 1, int, "a whole number of at least 1")
+_NATURAL: Rule = (lambda x: x >= 0, int, "a whole number of at least 0")
+_POSITIVE: Rule = (lambda x: x > 0, float, "a positive number")
+_PROBABILITY: Rule = (lambda x: 0 <= x <= 1, float, "a probability between 0 and 1")
+
+_RULES: dict[str, Rule] = {
+    "seed": (lambda x: 0 <= x < 2**32, int, "a whole number from 0 to 4294967295"),
+    "episodes": _COUNT,
+    "failing_reward": (lambda x: True, float, "a finite number"),
+    "horizon": _COUNT,
+    "models": _COUNT,
+    "robust_level": (lambda x: True, float, "a finite number"),
+    "discount": (lambda x: 0 <= x < 1, float, "at least 0 and below 1"),
+    "batch_size": _COUNT,
+    "replay_size": _COUNT,
+    "warm_up": _NATURAL,
+    "train_every": _COUNT,
+    "target_period": _COUNT,
+    "epsilon_start": _PROBABILITY,
+    "epsilon_end": _PROBABILITY,
+    "epsilon_steps": _NATURAL,
+    "chunk_steps": _COUNT,
+    "trial_every": _COUNT,
+    "trial_models": _COUNT,
+    "trial_epsilon": _PROBABILITY,
+    "learning_rate": _POSITIVE,
+    "observation_noise": _POSITIVE,
+    "process_noise": (lambda x: x >= 0, float, "a number of at least 0"),
+}

@@ -1,0 +1,86 @@
+"""The Q-network: a multilayer perceptron over one flat vector of weights."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "tanh": jnp.tanh,
+    "relu": jax.nn.relu,
+    "sigmoid": jax.nn.sigmoid,
+    "elu": jax.nn.elu,
+    "silu": jax.nn.silu,
+}
+
+
+class Layer(NamedTuple):
+    """One affine map, y = x @ weights + bias."""
+
+    weights: jax.Array  # [inputs, outputs]
+    bias: jax.Array  # [outputs]
+
+
+class QNetwork(NamedTuple):
+    """Q(s, ·; θ) for flat θ.
+
+    Attributes:
+      sizes: units of each layer, inputs first.
+      activation: name of the hidden layers' activation.
+      input_scale: each input is multiplied by its entry before the first layer.
+    """
+
+    sizes: tuple[int, ...]
+    activation: str
+    input_scale: tuple[float, ...]
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """Where each layer's numbers, weights then bias, lie in θ."""
+        ends = list(itertools.accumulate((i + 1) * o for i, o in itertools.pairwise(self.sizes)))
+        return tuple(slice(start, end) for start, end in zip([0, *ends], ends, strict=False))
+
+    @property
+    def num_weights(self) -> int:
+        """n, the length of θ."""
+        return self.slices[-1].stop
+
+    def init(self, key: jax.Array) -> jax.Array:
+        """θ₀: weights uniform in ±1/√inputs, biases 0."""
+        shapes = list(itertools.pairwise(self.sizes))
+        parts: list[jax.Array] = []
+        for k, (inputs, outputs) in zip(jax.random.split(key, len(shapes)), shapes, strict=True):
+            bound = 1.0 / math.sqrt(inputs)
+            parts.append(jax.random.uniform(k, (inputs * outputs,), minval=-bound, maxval=bound))
+            parts.append(jnp.zeros(outputs))
+        return jnp.concatenate(parts)
+
+    def layers(self, theta: jax.Array) -> list[Layer]:
+        """θ cut into layers."""
+        shapes = list(itertools.pairwise(self.sizes))
+        # One split, rather than a slice for each part: its derivative is one concatenation.
+        parts = jax.lax.split(theta, [size for i, o in shapes for size in (i * o, o)])
+        return [Layer(parts[2 * k].reshape(shape), parts[2 * k + 1]) for k, shape in enumerate(shapes)]
+
+    def apply(self, theta: jax.Array, obs: jax.Array) -> jax.Array:
+        """Q(s, ·; θ).
+
+        Args:
+          theta: [n] weights.
+          obs: [..., D] observations.
+
+        Returns:
+          [..., A] a value for each action.
+        """
+        activate = ACTIVATIONS[self.activation]
+        *hidden, last = self.layers(theta)
+        x = obs * np.asarray(self.input_scale, obs.dtype)
+        for layer in hidden:
+            x = activate(x @ layer.weights + layer.bias)
+        return x @ last.weights + last.bias

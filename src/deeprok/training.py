@@ -1,0 +1,189 @@
+"""Training: chunks of a jitted scan, many seeds in step.
+
+The functions here are pure but for `train_together`, which loops over chunks and hands each to
+the run folders.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from deeprok.agents import Agent, AgentState, Draw, make_agent
+from deeprok.config import Config
+from deeprok.types import Model, Transition, record, select
+from deeprok.uncertainty import sample_box
+from deeprok.worlds import World, branch, with_model
+
+
+@record
+class Episode:
+    """The episode under way."""
+
+    state: Any  # the world's state
+    obs: jax.Array  # [D]
+    acting: Model  # name -> [], the model acted on
+    models: Model  # name -> [M], the models that label; empty for nominal labels
+    step: jax.Array  # [] int32
+    earned: jax.Array  # [] return so far
+
+
+@record
+class RunState:
+    """A run between two steps: with its settings, all that its future depends on."""
+
+    agent: AgentState
+    episode: Episode
+    key: jax.Array  # [2] uint32 data of the key that every step's key is folded from
+    episodes: jax.Array  # [] int32, finished
+    steps: jax.Array  # [] int32, taken
+
+
+@record
+class StepDraw:
+    """All that chance contributes to one step."""
+
+    agent: Draw
+    world: jax.Array  # [2] uint32 data of the key for the world's step
+    fresh: Episode  # the episode that begins if this step ends one
+
+
+class Log(NamedTuple):
+    """What one update and the steps since the last one leave behind."""
+
+    ended: jax.Array  # [train_every] bool, whether each step ended an episode
+    earned: jax.Array  # [train_every] the return so far after each step
+    loss: jax.Array  # []
+    variance: jax.Array  # []
+
+
+class Program(NamedTuple):
+    """A run's settings made executable.
+
+    Attributes:
+      world: the world.
+      agent: the agent.
+      init: `key -> RunState`.
+      chunk: `(states, t) -> (states, Log)`, jitted: `chunk_steps` steps from step t on, for
+        states stacked along a first axis of seeds, which are donated.
+    """
+
+    world: World
+    agent: Agent
+    init: Callable[[jax.Array], RunState]
+    chunk: Callable[[RunState, int], tuple[RunState, Log]]
+
+
+def make_program(config: Config) -> Program:
+    """Builds the functions that a run consists of."""
+    world = config.make_world()
+    agent = make_agent(config, world)
+    box = config.make_box(world)
+    models = config.make_models(world)
+    robust = config.row.robust
+
+    def begin_episode(key: jax.Array) -> Episode:
+        models_key, acting_key, state_key = jax.random.split(key, 3)
+        drawn = models.draw(models_key)
+        if config.acting == "sampled":
+            acting = sample_box(acting_key, box, ())
+        elif config.acting == "member":
+            member = jax.random.randint(acting_key, (), 0, models.size)
+            acting = {name: values[member] for name, values in drawn.items()}
+        else:
+            acting = {name: jnp.asarray(getattr(world.nominal, name), float) for name in box}
+        state, obs = world.reset(state_key, with_model(world.nominal, acting))
+        return Episode(
+            state=state,
+            obs=obs,
+            acting=acting,
+            models=drawn if robust else {},
+            step=jnp.int32(0),
+            earned=jnp.zeros((), obs.dtype),
+        )
+
+    def init(key: jax.Array) -> RunState:
+        weights_key, episode_key, steps_key = jax.random.split(key, 3)
+        return RunState(
+            agent=agent.init(weights_key, models.size if robust else 1),
+            episode=begin_episode(episode_key),
+            key=jax.random.key_data(steps_key),
+            episodes=jnp.int32(0),
+            steps=jnp.int32(0),
+        )
+
+    def draw(key: jax.Array) -> StepDraw:
+        agent_key, world_key, reset_key = jax.random.split(key, 3)
+        return StepDraw(
+            agent=agent.draw(agent_key),
+            world=jax.random.key_data(world_key),
+            fresh=begin_episode(reset_key),
+        )
+
+    def play(run: RunState, t: jax.Array, active: jax.Array, drawn: StepDraw) -> tuple[RunState, Any]:
+        """One step in the world, remembered."""
+        episode = run.episode
+        world_key = jax.random.wrap_key_data(drawn.world)
+        action = agent.act(run.agent, drawn.agent, episode.obs, t)
+        physics = with_model(world.nominal, episode.acting)
+        happened = world.step(world_key, episode.state, action, physics)
+        if robust:
+            outcomes = branch(world, world_key, episode.state, action, episode.models)
+        else:
+            outcomes = jax.tree.map(lambda leaf: leaf[None], happened)
+        transition = Transition(
+            obs=episode.obs,
+            action=action,
+            reward=outcomes.reward,
+            next_obs=outcomes.obs,
+            terminated=outcomes.terminated,
+        )
+        earned = episode.earned + happened.reward
+        truncated = episode.step + 1 >= config.horizon
+        ended = active & (happened.terminated | truncated)
+        continued = Episode(
+            state=happened.state,
+            obs=happened.obs,
+            acting=episode.acting,
+            models=episode.models,
+            step=episode.step + 1,
+            earned=earned,
+        )
+        following = select(ended, drawn.fresh, continued)
+        played = RunState(
+            agent=agent.remember(run.agent, transition, t, active),
+            episode=select(active, following, episode),
+            key=run.key,
+            episodes=run.episodes + ended,
+            steps=run.steps + active,
+        )
+        return played, (ended, earned)
+
+    def update_round(run: RunState, moment: tuple[jax.Array, StepDraw]) -> tuple[RunState, Log]:
+        """`train_every` steps, then one update."""
+        times, draws = moment
+        played = []
+        for step in range(config.train_every):
+            t, drawn = jax.tree.map(lambda leaf, step=step: leaf[step], (times, draws))
+            active = run.episodes < config.episodes
+            run, seen = play(run, t, active, drawn)
+            played.append(seen)
+        learned, fit = agent.learn(run.agent, drawn.agent, t, active)
+        ended, earned = (jnp.stack(column) for column in zip(*played, strict=True))
+        return dataclasses.replace(run, agent=learned), Log(ended, earned, fit.loss, fit.variance)
+
+    def chunk(run: RunState, t: jax.Array) -> tuple[RunState, Log]:
+        times = t + jnp.arange(rounds * config.train_every).reshape(rounds, config.train_every)
+        key = jax.random.wrap_key_data(run.key)
+        # Random numbers depend on the seed and the step alone, so the whole chunk's are drawn at
+        # once; inside the scan each draw would cost more than an update of the network.
+        draws = jax.vmap(jax.vmap(lambda t: draw(jax.random.fold_in(key, t))))(times)
+        return jax.lax.scan(update_round, run, (times, draws))
+
+    rounds = config.chunk_steps // config.train_every
+    together = jax.jit(jax.vmap(chunk, in_axes=(0, None)), donate_argnums=0)
+    return Program(world, agent, init, together)
