@@ -126,9 +126,7 @@ def make_agent(config: Config, world: World) -> Agent:
             next_value = jax.vmap(jax.vmap(bellman.double_value))(q, network.apply(theta, batch.next_obs))
         else:
             next_value = jax.vmap(jax.vmap(bellman.max_value))(q)
-        label = partial(
-            bellman.label, discount=config.discount, worst_case=worst_case, level=config.robust_level
-        )
+        label = partial(bellman.label, discount=config.discount, worst_case=worst_case, level=config.robust_level)
         return jax.vmap(label)(batch.reward, batch.terminated, next_value)
 
     def learn(state: AgentState, draw: Draw, t: jax.Array, active: jax.Array) -> tuple[AgentState, Fit]:

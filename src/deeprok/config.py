@@ -12,9 +12,11 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
+import tyro
 
 from deeprok.errors import DeeprokError, unknown
 from deeprok.estimators.gradient import OPTIMIZERS, Optimizer
@@ -46,6 +48,32 @@ PRESETS: tuple[str, ...] = get_args(Preset)
 
 #: P₀: a variance shared by all weights, one for each, or a full covariance.
 Prior = float | tuple[float, ...] | tuple[tuple[float, ...], ...]
+
+
+def read_prior(text: str) -> Prior:
+    """P₀ from a number, or from a .json or .npy file with a vector or a matrix."""
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    path = Path(text)
+    try:
+        values: Any = np.load(path, allow_pickle=False) if path.suffix == ".npy" else json.loads(path.read_text())
+        prior: Prior = _tuples(np.asarray(values, float).tolist())
+    except (OSError, ValueError, TypeError) as error:
+        raise DeeprokError(
+            f"prior_covariance is '{text}'; it must be a number, or a .json or .npy file with a vector or a matrix"
+        ) from error
+    return prior
+
+
+_PRIOR_OPTION = tyro.constructors.PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="NUMBER|FILE",
+    instance_from_str=lambda words: read_prior(words[0]),
+    is_instance=lambda value: isinstance(value, float | tuple),
+    str_from_instance=lambda value: [str(value) if isinstance(value, float) else "…"],
+)
 
 
 class Algorithm(NamedTuple):
@@ -86,7 +114,7 @@ class KalmanConfig:
     """Pₙ, the variance of a label's noise; the joint update uses R = B·Pₙ for each observation."""
     process_noise: float = 0.01
     """Pᵥ, what every weight's variance grows by before an update."""
-    prior_covariance: Prior = 1.0
+    prior_covariance: Annotated[Prior, _PRIOR_OPTION] = 1.0
     """P₀: a number, or a .json or .npy file with a vector (its diagonal) or a full matrix."""
     batching: Batching = "averaged"
     """A mini-batch's gains averaged as the paper writes it, or its joint update."""
@@ -98,9 +126,9 @@ class KalmanConfig:
 class Config:
     """Everything that decides a run; with the package's version it can be repeated from this alone."""
 
-    algorithm: str = "deep_rok"
+    algorithm: tyro.conf.Suppress[str] = "deep_rok"
     """A row of the table that `deeprok algorithms` prints."""
-    preset: str = "tuned"
+    preset: Preset = "tuned"
     """Where the settings not given come from: `paper` or `tuned`."""
     seed: int = 0
     """Seed of every random number of the run."""
@@ -213,6 +241,7 @@ _PAPER: dict[str, Any] = {"acting": "nominal"}
 
 #: Shared by all algorithms; the noises and rates are each estimator's own.
 _TUNED: dict[str, Any] = {
+    "input_scale": (0.5, 0.5, 5.0, 0.5),
     "models": 20,
     "robust_set": "cvar",
     "robust_level": 0.15,
@@ -244,7 +273,7 @@ def make_config(algorithm: str, preset: str = "tuned", **changes: Any) -> Config
     row = ALGORITHMS[algorithm]
     config = Config(
         algorithm=algorithm,
-        preset=preset,
+        preset=cast(Preset, preset),
         double=row.double,
         estimator=_ESTIMATORS[preset][row.estimator],
     )
@@ -317,6 +346,10 @@ def check(config: Config) -> None:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or (kind is int and value != int(value)) or not math.isfinite(value) or not rule(value):
             raise DeeprokError(f"{field} is {value}; it must be {allowed_text}")
+    if config.chunk_steps % config.train_every:
+        raise DeeprokError(
+            f"chunk_steps is {config.chunk_steps}; it must be a multiple of train_every, which is {config.train_every}"
+        )
     if not config.hidden or any(size < 1 for size in config.hidden):
         raise DeeprokError(f"hidden is {list(config.hidden)}; give at least one hidden layer, each of at least 1 unit")
     SETS[config.robust_set].check_level(config.robust_level)

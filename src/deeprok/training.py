@@ -1,7 +1,6 @@
 """Training: chunks of a jitted scan, many seeds in step.
 
-The functions here are pure but for `train_together`, which loops over chunks and hands each to
-the run folders.
+Everything here is pure; `deeprok.trainer` loops over the chunks.
 """
 
 from __future__ import annotations
@@ -85,6 +84,7 @@ def make_program(config: Config) -> Program:
     box = config.make_box(world)
     models = config.make_models(world)
     robust = config.row.robust
+    rounds = config.chunk_steps // config.train_every
 
     def begin_episode(key: jax.Array) -> Episode:
         models_key, acting_key, state_key = jax.random.split(key, 3)
@@ -184,6 +184,7 @@ def make_program(config: Config) -> Program:
         draws = jax.vmap(jax.vmap(lambda t: draw(jax.random.fold_in(key, t))))(times)
         return jax.lax.scan(update_round, run, (times, draws))
 
-    rounds = config.chunk_steps // config.train_every
-    together = jax.jit(jax.vmap(chunk, in_axes=(0, None)), donate_argnums=0)
+    # One thread: these matrices are too small to share, and sums keep one order on every machine.
+    options = {"xla_cpu_multi_thread_eigen": False}
+    together = jax.jit(jax.vmap(chunk, in_axes=(0, None)), donate_argnums=0, compiler_options=options)
     return Program(world, agent, init, together)

@@ -10,6 +10,7 @@ A box, a grid and a list are written as text, in one grammar:
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -99,7 +100,9 @@ def parse_box(text: str, params: Any, origin: str = "box") -> dict[str, tuple[fl
         low, high = numbers
         if not low < high:
             state = "empty" if low == high else "reversed"
-            raise DeeprokError(f"{origin}: the range {name}={low:g}:{high:g} is {state}; give it as low:high with low < high")
+            raise DeeprokError(
+                f"{origin}: the range {name}={low:g}:{high:g} is {state}; give it as low:high with low < high"
+            )
         box[name] = (low, high)
     return box
 
@@ -149,7 +152,7 @@ def _axis(name: str, numbers: list[float], origin: str) -> np.ndarray:
     low, high, count = numbers
     if not low < high:
         raise DeeprokError(f"{origin}: the range {name}={low:g}:{high:g} is empty or reversed; low must be below high")
-    if count != int(count) or count < 2:
+    if not (math.isfinite(count) and count == int(count) and count >= 2):
         raise DeeprokError(f"{origin}: {name} has {count:g} points; a range takes a whole number of at least 2")
     return np.linspace(low, high, int(count))
 

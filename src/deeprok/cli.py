@@ -1,0 +1,359 @@
+"""The command line.
+
+Errors that a user can act on come as one sentence, with exit code 2.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from deeprok import jobs, runs
+from deeprok.config import ALGORITHMS, Config, check, make_config
+from deeprok.errors import DeeprokError, unknown
+from deeprok.evaluation import PAPER_GRID, Evaluation, PolicyKind, evaluate
+from deeprok.experiments.paper import reproduce
+from deeprok.export import Format, export_policy
+from deeprok.progress import fraction_bar, training_line
+from deeprok.runs import Keep
+from deeprok.trainer import progress_of
+from deeprok.training import make_program
+from deeprok.worlds import WORLDS
+
+# Results go to standard output, everything else to standard error.
+_out = Console()
+_err = Console(stderr=True)
+
+_Path = Annotated[Path, tyro.conf.arg(metavar="PATH")]
+_Count = Annotated[int, tyro.conf.arg(metavar="N")]
+_Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train an agent on an uncertain world."""
+
+    config: Annotated[Config, tyro.conf.arg(name="")]
+    seeds: _Count | None = None
+    """Train N seeds, from --seed on; --out then holds a run folder for each: seed-0, seed-1, …"""
+    out: _Path | None = None
+    """New folder for the run; by default runs/ALGORITHM."""
+    jobs: _Count | None = None
+    """Processes at once; by default one for each core."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Go on with a run, or a folder of seeds, with the settings it has."""
+
+    resume: _Path
+    """Run folder, or folder of seeds."""
+    jobs: _Count | None = None
+    """Processes at once; by default one for each core."""
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Play trained policies on a grid of physics: a map of where they work."""
+
+    run: _Run
+    """A run folder, or a folder of seeds."""
+    grid: str = PAPER_GRID
+    """Parameters to vary, as name=low:high:count,…; both edges are included."""
+    episodes: int = 500
+    """Episodes in each cell."""
+    epsilon: float = 0.1
+    """Probability of a random action."""
+    policy: PolicyKind = "mean"
+    """Act on the belief's mean; or draw an ensemble from the posterior that acts by majority (vote), by its mean
+    Q-values (mean_q), or each member alone (sample)."""
+    members: int = 20
+    """Size of the ensemble."""
+    keep: Keep = "best"
+    """The weights that did best on held-out models while training, or the last ones."""
+    seed: int = 0
+    """Seed of the evaluation's random numbers, the same in every cell."""
+    json: bool = False
+    """Print one JSON object instead of tables."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write a trained policy for use elsewhere, checked to act as the agent does."""
+
+    run: _Run
+    """A run folder; of a folder of seeds the run that did best on held-out models is taken."""
+    out: _Path
+    """File to write."""
+    format: Format = "json"
+    """A small JSON of layers and weights, or ONNX (needs the extra: pip install 'deeprok[onnx]')."""
+    keep: Keep = "best"
+    """The weights that did best on held-out models while training, or the last ones."""
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """Train the paper's three agents on the uncertain Cart-Pole, compare them, and draw the figures.
+
+    What is already in the folder is not done again, so an interrupted or smaller run goes on.
+    """
+
+    seeds: _Count = 3
+    """Seeds of each agent."""
+    preset: str = "tuned"
+    """The paper's settings, or the best found."""
+    out: _Path = Path("reproduce")
+    """Folder for runs, table and figures."""
+    episodes: _Count = 500
+    """Test episodes in each cell of the grid."""
+    jobs: _Count | None = None
+    """Processes at once; by default one for each core."""
+
+
+def _train(words: Sequence[str]) -> None:
+    if any(word.split("=")[0] == "--resume" for word in words):
+        resumed = tyro.cli(Resume, args=words, prog="deeprok train")
+        _train_runs(resumed.resume, runs.find(resumed.resume), resumed.jobs)
+        return
+    if not words or words[0] in ("-h", "--help"):
+        _train_help()
+        return
+    algorithm = words[0]
+    if algorithm not in ALGORITHMS:
+        raise unknown("algorithm", algorithm, ALGORITHMS)
+    options = _parse_train(algorithm, words[1:])
+    check(options.config)
+    out = options.out or Path("runs") / algorithm
+    if options.seeds is None:
+        runs.create(out, options.config)
+        folders = [out]
+    else:
+        if options.seeds < 1:
+            raise DeeprokError(f"seeds is {options.seeds}; it must be at least 1")
+        first = options.config.seed
+        folders = runs.create_seeds(out, options.config, range(first, first + options.seeds))
+    _train_runs(out, folders, options.jobs)
+
+
+def _parse_train(algorithm: str, words: Sequence[str]) -> Train:
+    """Reads options whose defaults depend on the preset, which is one of them."""
+    preset = "tuned"
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name == "--preset":
+            preset = value if equals else following
+    return tyro.cli(
+        Train,
+        args=words,
+        prog=f"deeprok train {algorithm}",
+        description=f"Train {algorithm}: {ALGORITHMS[algorithm].summary}.",
+        default=Train(config=make_config(algorithm, preset)),
+        config=(tyro.conf.AvoidSubcommands, tyro.conf.OmitArgPrefixes),
+    )
+
+
+def _train_runs(name: Path, folders: Sequence[Path], count: int | None) -> None:
+    if count is not None and count < 1:
+        raise DeeprokError(f"jobs is {count}; it must be at least 1")
+    configs = {folder: runs.read_config(folder) for folder in folders}
+    done = {folder: progress_of(folder)[1] for folder in folders}
+    if all(done[folder] >= config.episodes for folder, config in configs.items()):
+        _err.print(f"{name} is finished: nothing to do", highlight=False)
+    else:
+        try:
+            with training_line(_err, configs, done) as report:
+                jobs.resume(folders, count, report)
+        except KeyboardInterrupt:
+            _err.print(
+                f"stopped; all is saved, go on with: deeprok train --resume {name}", highlight=False, soft_wrap=True
+            )
+            raise
+    table = Table("run", "episodes", "steps", "last return", "best trial", box=None, header_style="bold")
+    for folder in folders:
+        lines = runs.read_metrics(folder)
+        recent = [x for line in lines[-5:] for x in line["returns"]]
+        trials = [line["trial_return"] for line in lines if "trial_return" in line]
+        table.add_row(
+            str(folder),
+            str(lines[-1]["episodes"]),
+            f"{lines[-1]['steps']:,}",
+            f"{np.mean(recent):.1f}" if recent else "–",
+            f"{max(trials):.1f}" if trials else "–",
+        )
+    _out.print(table)
+    _out.print(f"map where it works with: deeprok evaluate {name}", highlight=False, soft_wrap=True)
+
+
+def _train_help() -> None:
+    print("usage: deeprok train ALGORITHM [--preset tuned|paper] [--seed 0] [--seeds N] [--out DIR] [any setting]")
+    print("       deeprok train --resume DIR\n")
+    print("Train an agent on an uncertain world, or go on with a run. Ctrl-C leaves a run that can be resumed.\n")
+    _algorithms([])
+    print("\n'deeprok train deep_rok --help' lists every setting, with its value for that algorithm.")
+
+
+def _evaluate(words: Sequence[str]) -> None:
+    options = tyro.cli(Evaluate, args=words, prog="deeprok evaluate")
+    arguments = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+    folder, as_json = arguments.pop("run"), arguments.pop("json")
+    with fraction_bar(_err, "evaluating") as advance:
+        result = evaluate(folder, **arguments, advance=advance)
+    if as_json:
+        print(json.dumps(result.to_dict()))
+    else:
+        _print_evaluation(result)
+
+
+def _print_evaluation(result: Evaluation) -> None:
+    seeds = len(result.per_seed)
+    acting = result.policy if result.policy == "mean" else f"{result.policy} of {result.members}"
+    plural = "s" if seeds > 1 else ""
+    _out.print(
+        f"[bold]{result.algorithm}[/bold] · {seeds} seed{plural} · {result.keep} weights · policy {acting} · "
+        f"ε {result.epsilon:g} · {result.episodes} episodes a cell",
+        highlight=False,
+    )
+    if len(result.grid) <= 2:
+        names = list(result.grid)
+        rows = np.atleast_2d(np.asarray(result.success)) * 100
+        table = Table(
+            title=f"success in %, {' ↓ × '.join(names)} →" if len(names) == 2 else f"success in %, {names[0]} →"
+        )
+        table.add_column(names[0] if len(names) == 2 else "", style="bold")
+        for value in result.grid[names[-1]]:
+            table.add_column(f"{value:.3g}", justify="right")
+        for i, row in enumerate(rows):
+            label = f"{result.grid[names[0]][i]:.3g}" if len(names) == 2 else ""
+            table.add_row(label, *(f"[{_shade(x)}]{x:.0f}[/]" for x in row))
+        _out.print(table)
+    for name, score in (("whole grid", result.overall), ("nominal", result.nominal)):
+        _out.print(
+            f"{name:<11} return {score.mean_return:6.1f}   success {100 * score.success:5.1f} %", highlight=False
+        )
+
+
+def _shade(percent: float) -> str:
+    return "green" if percent >= 90 else "yellow" if percent >= 50 else "red"
+
+
+def _export(words: Sequence[str]) -> None:
+    options = tyro.cli(Export, args=words, prog="deeprok export")
+    folders = runs.find(options.run)
+    config = runs.read_config(folders[0])
+    program = make_program(config)
+    folder = max(folders, key=lambda path: runs.best_trial(path, program))
+    theta = program.agent.estimator.mean(runs.load_belief(folder, program, options.keep))
+    export_policy(program.agent.network, np.asarray(theta), program.world, options.format, options.out)
+    _out.print(f"{folder} ({options.keep} weights) → {options.out}", highlight=False, soft_wrap=True)
+
+
+def _algorithms(words: Sequence[str]) -> None:
+    _no_options("algorithms", words)
+    table = Table("name", "label", "estimator", "acts on", "what it is", box=None, header_style="bold")
+    for name, row in ALGORITHMS.items():
+        label = ("worst case" if row.robust else "nominal") + (", double" if row.double else "")
+        table.add_row(name, label, row.estimator, row.acting or "as set", row.summary)
+    _out.print(table)
+
+
+def _worlds(words: Sequence[str]) -> None:
+    _no_options("worlds", words)
+    for name, make in WORLDS.items():
+        world = make()
+        table = Table(
+            "parameter",
+            "nominal",
+            "box",
+            "unit",
+            "what it is",
+            box=None,
+            header_style="bold",
+            title=name,
+            title_justify="left",
+        )
+        for field in dataclasses.fields(world.nominal):
+            box = world.box.get(field.name)
+            table.add_row(
+                field.name,
+                f"{getattr(world.nominal, field.name):g}",
+                f"{box[0]:g} – {box[1]:g}" if box else "",
+                field.metadata["unit"],
+                field.metadata["meaning"],
+            )
+        _out.print(table)
+
+
+def _no_options(command: str, words: Sequence[str]) -> None:
+    if words and words[0] not in ("-h", "--help"):
+        raise DeeprokError(f"{command} takes no options, but '{words[0]}' was given")
+
+
+def _reproduce(words: Sequence[str]) -> None:
+    options = tyro.cli(Reproduce, args=words, prog="deeprok reproduce")
+    arguments = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+    reproduce(processes=arguments.pop("jobs"), **arguments, console=_err, results=_out)
+
+
+class Command(NamedTuple):
+    """A word of the command line."""
+
+    run: Callable[[Sequence[str]], None]
+    summary: str
+
+
+COMMANDS: dict[str, Command] = {
+    "train": Command(_train, "train an agent, or go on with a run"),
+    "evaluate": Command(_evaluate, "map where a trained policy works"),
+    "export": Command(_export, "write a policy as JSON or ONNX"),
+    "reproduce": Command(_reproduce, "the paper's experiment, with table and figures"),
+    "algorithms": Command(_algorithms, "list the algorithms"),
+    "worlds": Command(_worlds, "list the worlds, their parameters and boxes"),
+}
+
+
+def _help() -> None:
+    _out.print(
+        "[bold]deeprok[/bold]: reinforcement learning that keeps working when the world differs from the model\n"
+    )
+    _out.print("usage: deeprok COMMAND [OPTIONS]   ('deeprok COMMAND --help' tells more)\n", highlight=False)
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    for name, command in COMMANDS.items():
+        table.add_row(f"[bold]{name}[/bold]", command.summary)
+    _out.print(table)
+    _out.print("\nfirst steps:", highlight=False)
+    for line in ("deeprok train deep_rok --out runs/rok", "deeprok evaluate runs/rok"):
+        _out.print(f"  {line}", highlight=False)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if not words or words[0] in ("-h", "--help"):
+            _help()
+        elif words[0] == "--version":
+            from deeprok import __version__
+
+            print(__version__)
+        elif words[0] not in COMMANDS:
+            raise unknown("command", words[0], COMMANDS)
+        else:
+            COMMANDS[words[0]].run(words[1:])
+    except DeeprokError as error:
+        print(f"deeprok: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 0
+    return 0

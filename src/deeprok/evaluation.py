@@ -1,0 +1,339 @@
+"""Evaluation: where in the space of physics a policy works.
+
+Every cell of a grid of parameters is played with the same random numbers, so that cells and
+policies differ by what they do and not by luck.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from deeprok import runs
+from deeprok.checkpoint import write_atomically
+from deeprok.errors import DeeprokError, unknown
+from deeprok.exploration import epsilon_greedy
+from deeprok.networks import QNetwork
+from deeprok.runs import KEEPS, Keep
+from deeprok.training import make_program
+from deeprok.types import Model
+from deeprok.uncertainty.models import grid_models, parse_grid
+from deeprok.worlds import World, with_model
+
+PolicyKind = Literal["mean", "vote", "mean_q", "sample"]
+POLICIES: tuple[str, ...] = get_args(PolicyKind)
+
+#: `obs [E, D] -> action [E]`.
+Policy = Callable[[jax.Array], jax.Array]
+
+
+def ensemble_policy(network: QNetwork, thetas: jax.Array, kind: PolicyKind) -> Policy:
+    """What K weight vectors choose together.
+
+    Args:
+      network: the Q-network.
+      thetas: [K, n]; K = 1 for the policies `mean` and `sample`.
+      kind: `vote` for the action that most members prefer (of equals the first), `mean_q` for the
+        best on average; with one member both are its greedy action.
+    """
+
+    def act(obs: jax.Array) -> jax.Array:
+        q = jax.vmap(network.apply, (0, None))(thetas, obs)  # [K, E, A]
+        if kind == "vote":
+            votes = jax.nn.one_hot(jnp.argmax(q, axis=-1), q.shape[-1])
+            return jnp.argmax(jnp.sum(votes, axis=0), axis=-1)
+        return jnp.argmax(jnp.mean(q, axis=0), axis=-1)
+
+    return act
+
+
+def play_episodes(world: World, act: Policy, models: Model, key: jax.Array, epsilon: float | jax.Array) -> jax.Array:
+    """Plays one episode on each model, all at once.
+
+    Args:
+      world: the world.
+      act: the policy.
+      models: name -> [E].
+      key: decides the initial states, the exploration and the world's noise.
+      epsilon: probability of a random action.
+
+    Returns:
+      [E] the returns.
+    """
+    episodes = len(next(iter(models.values())))
+    reset_key, explore_key, world_key = jax.random.split(key, 3)
+    params = jax.vmap(lambda model: with_model(world.nominal, model))(models)
+    states, obs = jax.vmap(world.reset)(jax.random.split(reset_key, episodes), params)
+    explore = jax.random.uniform(explore_key, (world.horizon, episodes, 2))
+    choose = jax.vmap(epsilon_greedy, (0, None, 0, None))
+
+    def step(carry: Any) -> Any:
+        t, states, obs, alive, earned = carry
+        actions = choose(explore[t], epsilon, act(obs), len(world.actions))
+        keys = jax.random.split(jax.random.fold_in(world_key, t), episodes)
+        outcome = jax.vmap(world.step)(keys, states, actions, params)
+        earned = earned + jnp.where(alive, outcome.reward, 0.0)
+        return t + 1, outcome.state, outcome.obs, alive & ~outcome.terminated, earned
+
+    start = (jnp.int32(0), states, obs, jnp.ones(episodes, bool), jnp.zeros(episodes, obs.dtype))
+    *_, earned = jax.lax.while_loop(lambda c: (c[0] < world.horizon) & jnp.any(c[3]), step, start)
+    return earned
+
+
+@dataclass(frozen=True)
+class Score:
+    """How a policy did on some episodes."""
+
+    mean_return: float
+    success: float
+
+
+@dataclass(frozen=True)
+class SeedScores:
+    """One run on the grid; nested lists in the order of the grid's names."""
+
+    seed: int
+    mean_return: Any
+    std_return: Any
+    success: Any
+    overall: Score
+    nominal: Score
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A map of where a policy works, for one run or the mean of several seeds."""
+
+    algorithm: str
+    grid: dict[str, list[float]]
+    """Name of each parameter -> its values."""
+    episodes: int
+    """Episodes in each cell, for each seed (and member, if each is tested alone)."""
+    epsilon: float
+    policy: str
+    members: int
+    keep: str
+    mean_return: Any
+    """Nested lists in the grid's order, averaged over seeds; so are the next four."""
+    std_return: Any
+    success: Any
+    success_low: Any
+    """Lower end of the 95 % Wilson interval of a cell's success, over all its episodes."""
+    success_high: Any
+    overall: Score
+    nominal: Score
+    per_seed: list[SeedScores]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that `evaluate --json` prints."""
+        return dataclasses.asdict(self)
+
+
+def wilson(successes: np.ndarray, trials: int, z: float = 1.959963984540054) -> tuple[np.ndarray, np.ndarray]:
+    """Wilson's interval for a success rate, 95 % by default."""
+    p = successes / trials
+    centre = (p + z**2 / (2 * trials)) / (1 + z**2 / trials)
+    half = z / (1 + z**2 / trials) * np.sqrt(p * (1 - p) / trials + z**2 / (4 * trials**2))
+    return np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)
+
+
+class GridReturns(NamedTuple):
+    """Returns of one run on a grid."""
+
+    cells: np.ndarray  # [cells, episodes]
+    nominal: np.ndarray  # [episodes], at the nominal parameters
+
+
+def grid_player(
+    world: World, network: QNetwork, kind: PolicyKind, axes: Mapping[str, np.ndarray], episodes: int
+) -> Callable[..., GridReturns]:
+    """Makes a function that plays a policy in every cell of a grid and at the nominal parameters.
+
+    Args:
+      world: the world.
+      network: the Q-network.
+      kind: how weights act; with `sample` each member plays alone.
+      axes: name -> values.
+      episodes: episodes in a cell (of each member, with `sample`).
+
+    Returns:
+      `play(thetas, epsilon, seed=0, advance=None) -> GridReturns`, compiled once for all calls:
+      `thetas` [K, n] is one weight vector or an ensemble, `epsilon` the probability of a random
+      action, `seed` that of the random numbers that all cells share, and `advance` is called with
+      the fraction of the work done since its last call.
+    """
+
+    @jax.jit
+    def play_cells(thetas: jax.Array, models: Model, key: jax.Array, epsilon: jax.Array) -> jax.Array:
+        def cell(model: Model) -> jax.Array:
+            same = {name: jnp.broadcast_to(value, (episodes,)) for name, value in model.items()}
+            return play_episodes(world, ensemble_policy(network, thetas, kind), same, key, epsilon)
+
+        return jax.vmap(cell)(models)
+
+    cells = grid_models(axes)
+    models = {name: np.append(values, getattr(world.nominal, name)) for name, values in cells.items()}
+    count = len(models[next(iter(models))])
+    # A few cells at a time: enough to fill the machine, and short enough to show progress.
+    size = min(count, max(1, 4096 // episodes))
+    starts = range(0, count, size)
+
+    def play(
+        thetas: np.ndarray, epsilon: float, seed: int = 0, advance: Callable[[float], None] | None = None
+    ) -> GridReturns:
+        key = jax.random.key(seed)
+        groups = [thetas[i : i + 1] for i in range(len(thetas))] if kind == "sample" else [thetas]
+        played = []
+        for members in groups:
+            rows = []
+            for start in starts:
+                index = np.arange(start, start + size) % count  # the last group is filled up
+                some = {name: jnp.asarray(values[index], float) for name, values in models.items()}
+                rows.append(np.asarray(play_cells(jnp.asarray(members), some, key, jnp.asarray(epsilon, float))))
+                if advance:
+                    advance(1 / (len(starts) * len(groups)))
+            played.append(np.concatenate(rows)[:count])
+        returns = np.concatenate(played, axis=1).astype(float)
+        return GridReturns(returns[:-1], returns[-1])
+
+    return play
+
+
+def summarise(
+    algorithm: str,
+    world: World,
+    axes: Mapping[str, np.ndarray],
+    returns: Mapping[int, GridReturns],
+    epsilon: float,
+    policy: str,
+    members: int,
+    keep: str,
+) -> Evaluation:
+    """Makes an `Evaluation` of the returns of several seeds.
+
+    Args:
+      algorithm: name of the algorithm.
+      world: the world, which says what a success is.
+      axes: the grid.
+      returns: seed -> what the grid player gave.
+      epsilon: probability of a random action.
+      policy: how the weights acted.
+      members: size of the ensemble.
+      keep: whether the weights were the `best` or the `last`.
+    """
+    shape = tuple(len(values) for values in axes.values())
+
+    def grid(values: np.ndarray) -> Any:
+        return values.reshape(shape).tolist()
+
+    def score(values: np.ndarray) -> Score:
+        return Score(float(values.mean()), float((values > world.success_return).mean()))
+
+    per_seed = [
+        SeedScores(
+            seed=seed,
+            mean_return=grid(played.cells.mean(axis=1)),
+            std_return=grid(played.cells.std(axis=1)),
+            success=grid((played.cells > world.success_return).mean(axis=1)),
+            overall=score(played.cells),
+            nominal=score(played.nominal),
+        )
+        for seed, played in returns.items()
+    ]
+    cells = np.concatenate([played.cells for played in returns.values()], axis=1)
+    nominal = np.concatenate([played.nominal for played in returns.values()])
+    won = (cells > world.success_return).sum(axis=1)
+    low, high = wilson(won, cells.shape[1])
+    return Evaluation(
+        algorithm=algorithm,
+        grid={name: np.asarray(values).tolist() for name, values in axes.items()},
+        episodes=cells.shape[1] // len(returns),
+        epsilon=epsilon,
+        policy=policy,
+        members=members,
+        keep=keep,
+        mean_return=grid(cells.mean(axis=1)),
+        std_return=grid(cells.std(axis=1)),
+        success=grid(won / cells.shape[1]),
+        success_low=grid(low),
+        success_high=grid(high),
+        overall=score(cells),
+        nominal=score(nominal),
+        per_seed=per_seed,
+    )
+
+
+#: The paper's grid.
+PAPER_GRID = "pole_length=0.2:1.4:7,cart_mass=0.1:7:7"
+
+
+def evaluate(
+    folder: str | Path,
+    grid: str = PAPER_GRID,
+    episodes: int = 500,
+    epsilon: float = 0.1,
+    policy: PolicyKind = "mean",
+    members: int = 20,
+    keep: Keep = "best",
+    seed: int = 0,
+    advance: Callable[[float], None] | None = None,
+) -> Evaluation:
+    """Plays trained policies on a grid of physics, and writes each run's `evaluation.json`.
+
+    Args:
+      folder: a run folder, or a folder of seeds.
+      grid: parameters to vary, as name=low:high:count,…; both edges are included.
+      episodes: episodes in a cell.
+      epsilon: probability of a random action.
+      policy: `mean` acts on the belief's mean. For agents with a posterior, an ensemble drawn from
+        it acts by majority (`vote`), by its mean Q-values (`mean_q`), or each member alone (`sample`).
+      members: size of the ensemble.
+      keep: the weights that did `best` in the trials on held-out models, or the `last` ones.
+      seed: seed of the evaluation's random numbers.
+      advance: called with the fraction of the work done since its last call.
+    """
+    for name, value in (("episodes", episodes), ("members", members)):
+        if value < 1:
+            raise DeeprokError(f"{name} is {value}; it must be at least 1")
+    if not 0 <= epsilon <= 1:
+        raise DeeprokError(f"epsilon is {epsilon:g}; it must be a probability between 0 and 1")
+    if policy not in POLICIES:
+        raise unknown("policy", policy, POLICIES)
+    if keep not in KEEPS:
+        raise unknown("keep", keep, KEEPS)
+    folders = runs.find(Path(folder))
+    configs = [runs.read_config(path) for path in folders]
+    if len({config.digest() for config in configs}) > 1:
+        raise DeeprokError(f"the runs in {folder} differ in more than their seed; evaluate them one by one")
+    config = configs[0]
+    program = make_program(config)
+    estimator = program.agent.estimator
+    if policy != "mean" and not estimator.posterior:
+        raise DeeprokError(
+            f"policy is {policy}, but {config.algorithm} has no posterior to draw an ensemble from; use policy mean"
+        )
+    axes = parse_grid(grid, program.world.nominal)
+    play = grid_player(program.world, program.agent.network, policy, axes, episodes)
+    ensemble = jax.jit(jax.vmap(estimator.sample, (None, 0)))
+    size = members if policy != "mean" else 1
+    share = (lambda part: advance(part / len(folders))) if advance else None
+    world, played, beliefs = program.world, {}, [runs.load_belief(path, program, keep) for path in folders]
+    for config, belief in zip(configs, beliefs, strict=True):
+        if policy == "mean":
+            thetas = np.asarray(estimator.mean(belief))[None]
+        else:
+            thetas = np.asarray(ensemble(belief, jax.random.split(jax.random.key(seed), size)))
+        played[config.seed] = play(thetas, epsilon, seed, share)
+    facts = (epsilon, policy, size, keep)
+    for path, config in zip(folders, configs, strict=True):
+        one = summarise(config.algorithm, world, axes, {config.seed: played[config.seed]}, *facts)
+        write_atomically(path / runs.EVALUATION, (json.dumps(one.to_dict()) + "\n").encode())
+    return summarise(config.algorithm, world, axes, played, *facts)

@@ -1,0 +1,1 @@
+"""Experiments: several agents, trained and compared."""

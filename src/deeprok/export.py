@@ -1,0 +1,142 @@
+"""Policies for use elsewhere: a small JSON, or ONNX."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from deeprok.checkpoint import write_atomically
+from deeprok.errors import DeeprokError
+from deeprok.networks import QNetwork
+from deeprok.worlds import World
+
+Format = Literal["json", "onnx"]
+FORMATS: tuple[str, ...] = get_args(Format)
+
+_CHECKED_STATES = 10_000
+
+#: The activations again, for readers without JAX; `x` is a numpy array.
+_NUMPY: dict[str, Callable[[Any], Any]] = {
+    "tanh": np.tanh,
+    "relu": lambda x: np.maximum(x, 0),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+}
+
+
+def to_json(network: QNetwork, theta: np.ndarray, world: World) -> bytes:
+    """The policy as JSON: act on the largest of the last layer's outputs.
+
+    Each layer is y = weights · x + bias, the hidden ones followed by the activation; inputs are
+    multiplied by `input_scale` first.
+    """
+    layers = [
+        {"weights": np.asarray(layer.weights.T, float).tolist(), "bias": np.asarray(layer.bias, float).tolist()}
+        for layer in network.layers(jnp.asarray(theta))
+    ]
+    policy = {
+        "format": "deeprok-policy",
+        "version": 1,
+        "world": world.name,
+        "actions": list(world.actions),
+        "input_scale": list(network.input_scale),
+        "activation": network.activation,
+        "layers": layers,
+    }
+    return (json.dumps(policy, indent=1) + "\n").encode()
+
+
+def json_q_values(policy: dict[str, Any], obs: np.ndarray) -> np.ndarray:
+    """Q-values [E, A] of an exported JSON policy for observations [E, D], in numpy alone."""
+    x = obs * np.asarray(policy["input_scale"])
+    for i, layer in enumerate(policy["layers"]):
+        x = x @ np.asarray(layer["weights"]).T + np.asarray(layer["bias"])
+        if i + 1 < len(policy["layers"]):
+            x = _NUMPY[policy["activation"]](x)
+    return x
+
+
+def to_onnx(network: QNetwork, theta: np.ndarray) -> bytes:
+    """The policy as an ONNX model: `obs` [batch, D] to `q` [batch, A] and `action` [batch]."""
+    onnx = _import_onnx()
+    helper, kinds = onnx.helper, onnx.TensorProto
+    nodes, weights = [], []
+
+    def constant(name: str, values: Any) -> str:
+        weights.append(onnx.numpy_helper.from_array(np.asarray(values, np.float32), name))
+        return name
+
+    x = "scaled"
+    nodes.append(helper.make_node("Mul", ["obs", constant("input_scale", network.input_scale)], [x]))
+    layers = network.layers(jnp.asarray(theta))
+    for i, layer in enumerate(layers):
+        inputs = [x, constant(f"weights{i}", layer.weights), constant(f"bias{i}", layer.bias)]
+        last = i + 1 == len(layers)
+        x = "q" if last else f"sum{i}"
+        nodes.append(helper.make_node("Gemm", inputs, [x]))
+        if last:
+            break
+        if network.activation == "silu":  # ONNX has it as two steps
+            nodes.append(helper.make_node("Sigmoid", [x], [f"gate{i}"]))
+            nodes.append(helper.make_node("Mul", [x, f"gate{i}"], [f"hidden{i}"]))
+        else:
+            nodes.append(helper.make_node(network.activation.capitalize(), [x], [f"hidden{i}"]))
+        x = f"hidden{i}"
+    nodes.append(helper.make_node("ArgMax", ["q"], ["action"], axis=1, keepdims=0))
+    graph = helper.make_graph(
+        nodes,
+        "policy",
+        [helper.make_tensor_value_info("obs", kinds.FLOAT, ["batch", network.sizes[0]])],
+        [
+            helper.make_tensor_value_info("q", kinds.FLOAT, ["batch", network.sizes[-1]]),
+            helper.make_tensor_value_info("action", kinds.INT64, ["batch"]),
+        ],
+        weights,
+    )
+    model = helper.make_model(graph, producer_name="deeprok", opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def export_policy(network: QNetwork, theta: np.ndarray, world: World, kind: Format, out: Path) -> None:
+    """Writes a policy, after checking on 10,000 states that it acts as the trained agent does."""
+    scale = np.asarray(world.observation_scale)
+    noise = jax.random.normal(jax.random.key(0), (_CHECKED_STATES, len(scale)))
+    obs = (np.asarray(noise) * scale).astype(np.float32)
+    if kind == "json":
+        data = to_json(network, theta, world)
+        actions = json_q_values(json.loads(data), obs).argmax(axis=1)
+    else:
+        data = to_onnx(network, theta)
+        evaluator = _import_onnx().reference.ReferenceEvaluator(data)
+        actions = evaluator.run(["action"], {"obs": obs})[0]
+    q = np.asarray(network.apply(jnp.asarray(theta), jnp.asarray(obs)))
+    chosen = np.take_along_axis(q, np.asarray(actions)[:, None], axis=1)[:, 0]
+    # Where two actions are equal to rounding either may come out.
+    wrong = int((chosen < q.max(axis=1) - 1e-5 * (1 + np.abs(q).max(axis=1))).sum())
+    if wrong:
+        raise DeeprokError(
+            f"the exported policy differs from the agent on {wrong} of {_CHECKED_STATES} states; nothing written"
+        )
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DeeprokError(f"can't make the folder {out.parent}: {error.strerror}") from error
+    write_atomically(out, data)
+
+
+def _import_onnx() -> Any:
+    try:
+        import onnx
+        import onnx.reference
+    except ImportError as error:
+        raise DeeprokError("exporting ONNX needs the extra: pip install 'deeprok[onnx]'") from error
+    return onnx

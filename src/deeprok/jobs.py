@@ -1,0 +1,186 @@
+"""Many runs at once: seeds in step within a process, and processes side by side.
+
+Seeds of gradient agents run in step, because small networks leave a core idle. A Kalman agent's
+covariance fills the cache by itself, so each of its seeds has a process of its own. Either way a
+run is what it would be alone, bit for bit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from deeprok import runs
+from deeprok.config import Config, check
+from deeprok.errors import DeeprokError
+from deeprok.trainer import Report, interruptions, progress_of, train_together
+
+
+def train(
+    config: Config,
+    out: str | Path,
+    seeds: Sequence[int] | None = None,
+    jobs: int | None = None,
+    report: Report | None = None,
+) -> list[Path]:
+    """Trains an agent from the beginning.
+
+    Args:
+      config: the settings, from `make_config`.
+      out: a new folder. It becomes the run folder or, if `seeds` is given, holds one for each.
+      seeds: seeds to train instead of the settings' own.
+      jobs: processes at once; by default as many as there are cores.
+      report: called after each chunk with the run's folder and its new line of metrics.
+
+    Returns:
+      The run folders.
+    """
+    check(config)
+    out = Path(out)
+    if seeds is None:
+        runs.create(out, config)
+        folders = [out]
+    else:
+        folders = runs.create_seeds(out, config, seeds)
+    resume(folders, jobs, report)
+    return folders
+
+
+def resume(folders: Sequence[Path], jobs: int | None = None, report: Report | None = None) -> None:
+    """Trains runs on from where they are, until each has done its episodes.
+
+    Args:
+      folders: run folders, of any settings.
+      jobs: processes at once; by default as many as there are cores.
+      report: called after each chunk with the run's folder and its new line of metrics.
+    """
+    jobs = jobs or len(_cores())
+    groups = _groups(folders, jobs)
+    if jobs == 1 or len(groups) <= 1:
+        for group in groups:
+            train_together(group, report)
+    else:
+        _side_by_side(groups, jobs, report)
+
+
+def _groups(folders: Sequence[Path], jobs: int) -> list[list[Path]]:
+    """Unfinished runs that can go in step: equal settings, equal step, and no Kalman filter."""
+    groups: dict[tuple[str, int], list[Path]] = {}
+    alone: list[list[Path]] = []
+    for folder in folders:
+        config = runs.read_config(folder)
+        steps, episodes = progress_of(folder)
+        if episodes >= config.episodes:
+            continue
+        if config.row.estimator == "kalman":
+            alone.append([folder])
+        else:
+            groups.setdefault((config.digest(), steps), []).append(folder)
+    split = [group[start::jobs] for group in groups.values() for start in range(min(jobs, len(group)))]
+    return alone + split
+
+
+def _cores() -> list[int]:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+class _Worker(NamedTuple):
+    process: subprocess.Popen[bytes]
+    core: int
+    metrics: dict[Path, IO[bytes]]  # each run's metrics, read as far as reported
+
+
+def _side_by_side(groups: Sequence[Sequence[Path]], jobs: int, report: Report | None) -> None:
+    """Trains each group in a process of its own, as many at a time as there are jobs."""
+    free = list(itertools.islice(itertools.cycle(_cores()), jobs))
+    waiting = list(groups)
+    workers: list[_Worker] = []
+    problems: list[str] = []
+    with interruptions() as interrupted:
+        while waiting or workers:
+            while waiting and free and not interrupted.is_set():
+                workers.append(_start_worker(waiting.pop(0), free.pop()))
+            if interrupted.is_set():
+                waiting.clear()
+                for worker in workers:
+                    worker.process.send_signal(signal.SIGTERM)  # it saves and stops, once
+            time.sleep(0.2)
+            for worker in list(workers):
+                done = worker.process.poll() is not None
+                _report_new(worker, report)
+                if interrupted.is_set():
+                    worker.process.wait()
+                if not done and not interrupted.is_set():
+                    continue
+                workers.remove(worker)
+                free.append(worker.core)
+                errors = worker.process.communicate()[1].decode().strip()
+                if worker.process.returncode not in (0, 130):
+                    problems.append(errors or f"a worker ended with code {worker.process.returncode}")
+    if interrupted.is_set():
+        raise KeyboardInterrupt
+    if problems:
+        raise DeeprokError("; ".join(problems))
+
+
+def _start_worker(group: Sequence[Path], core: int) -> _Worker:
+    metrics: dict[Path, IO[bytes]] = {}
+    for folder in group:
+        runs.trim_metrics(folder, progress_of(folder)[0])
+        (folder / runs.METRICS).touch()
+        metrics[folder] = open(folder / runs.METRICS, "rb")
+        metrics[folder].seek(0, os.SEEK_END)
+    # A session of its own, so that the terminal's Ctrl-C reaches it through us, once.
+    process = subprocess.Popen(
+        [sys.executable, "-m", "deeprok.jobs", str(core), *map(str, group)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    return _Worker(process, core, metrics)
+
+
+def _report_new(worker: _Worker, report: Report | None) -> None:
+    if report is None:
+        return
+    for folder, file in worker.metrics.items():
+        while line := file.readline():
+            if not line.endswith(b"\n"):  # half a line: wait for the rest
+                file.seek(-len(line), os.SEEK_CUR)
+                break
+            report(folder, json.loads(line))
+
+
+def _work(core: int, folders: Sequence[Path]) -> int:
+    """What a worker process does."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})
+    parent = os.getppid()
+
+    def stop_if_orphaned(folder: Path, line: object) -> None:
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    try:
+        train_together(folders, stop_if_orphaned)
+    except KeyboardInterrupt:
+        return 130
+    except DeeprokError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_work(int(sys.argv[1]), [Path(name) for name in sys.argv[2:]]))

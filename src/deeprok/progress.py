@@ -1,0 +1,108 @@
+"""Progress on the terminal: a live line where there is one, a line now and then where there is none."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from deeprok.config import Config
+from deeprok.trainer import Report
+
+_QUIET_SECONDS = 10.0
+
+
+@contextlib.contextmanager
+def fraction_bar(console: Console, what: str) -> Iterator[Callable[[float], None]]:
+    """A bar for a task whose work is known; yields `advance(fraction)`."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:3.0f} %"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=1.0)
+        yield lambda fraction: bar.advance(task, fraction)
+
+
+@contextlib.contextmanager
+def training_line(console: Console, configs: Mapping[Path, Config], done: Mapping[Path, int]) -> Iterator[Report]:
+    """A line that follows the training of several runs together.
+
+    Args:
+      console: where to write.
+      configs: settings of each run folder.
+      done: episodes that each run has already behind it.
+    """
+    total = sum(config.episodes for config in configs.values())
+    last: dict[Path, dict[str, Any]] = {folder: {"episodes": n, "steps": 0} for folder, n in done.items()}
+    clock = _Clock(configs)
+    names = sorted({config.algorithm for config in configs.values()})
+    what = f"{', '.join(names)} × {len(configs)} runs" if len(configs) > 1 else names[0]
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[status]}"))
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total, completed=sum(done.values()), status="compiling …")
+        spoken = time.monotonic()
+
+        def report(folder: Path, line: dict[str, Any]) -> None:
+            nonlocal spoken
+            last[folder] = line
+            episodes = sum(x["episodes"] for x in last.values())
+            status = f"{episodes}/{total} episodes{_status(last)} · {clock.speak(folder, line, last)}"
+            bar.update(task, completed=episodes, status=status)
+            if not console.is_terminal and time.monotonic() - spoken > _QUIET_SECONDS:
+                console.print(f"{what}: {status}", soft_wrap=True, highlight=False)
+                spoken = time.monotonic()
+
+        yield report
+
+
+def _status(last: Mapping[Path, Mapping[str, Any]]) -> str:
+    """Return, ε and loss of the runs' last chunks, averaged."""
+    text = ""
+    for name, symbol, form in (("returns", "return", ".1f"), ("epsilon", "ε", ".2f"), ("loss", "loss", ".3g")):
+        values = [x[name] for x in last.values() if x.get(name)]
+        flat = [v for x in values for v in (x if isinstance(x, list) else [x])]
+        if flat:
+            text += f" · {symbol} {sum(flat) / len(flat):{form}}"
+    return text
+
+
+class _Clock:
+    """Steps a second, and the time left.
+
+    Episodes grow longer as an agent learns, so what is left is counted in steps: the mean of the
+    present length of an episode and the longest possible.
+    """
+
+    def __init__(self, configs: Mapping[Path, Config]) -> None:
+        self.configs = configs
+        self.taken = 0
+        self.first = time.monotonic()
+        self.steps: dict[Path, int] = {}
+        self.length: dict[Path, float] = {}
+
+    def speak(self, folder: Path, line: Mapping[str, Any], last: Mapping[Path, Mapping[str, Any]]) -> str:
+        """Takes a new line into account and says how fast it goes."""
+        chunk = self.configs[folder].chunk_steps
+        taken = line["steps"] - self.steps.get(folder, line["steps"] - chunk)
+        self.steps[folder] = line["steps"]
+        self.length[folder] = taken / max(1, len(line["returns"]))
+        if self.taken == 0:
+            self.first = time.monotonic() - line["seconds"]
+        self.taken += taken
+        rate = self.taken / max(1e-9, time.monotonic() - self.first)
+        left = sum(
+            (config.episodes - last[path]["episodes"])
+            * (min(self.length.get(path, config.horizon), config.horizon) + config.horizon)
+            / 2
+            for path, config in self.configs.items()
+        )
+        minutes, seconds = divmod(round(left / max(rate, 1e-9)), 60)
+        return f"{rate:,.0f} steps/s · {minutes}:{seconds:02d} left"

@@ -1,0 +1,149 @@
+"""Run folders: the interface between training and everything that looks at it.
+
+A run folder holds `config.json`, `metrics.jsonl`, `checkpoint.safetensors` and, once evaluated,
+`evaluation.json`. A folder of seeds holds run folders named `seed-0`, `seed-1`, …
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import jax
+
+from deeprok import checkpoint
+from deeprok.config import Config, from_json
+from deeprok.errors import DeeprokError
+from deeprok.training import Program, RunState
+from deeprok.types import record
+
+Keep = Literal["best", "last"]
+KEEPS: tuple[str, ...] = get_args(Keep)
+
+CONFIG = "config.json"
+METRICS = "metrics.jsonl"
+CHECKPOINT = "checkpoint.safetensors"
+EVALUATION = "evaluation.json"
+
+
+@record
+class Best:
+    """The belief that did best in the trials on held-out models."""
+
+    belief: Any  # the estimator's record
+    trial_return: jax.Array  # [] mean return of that trial; −∞ before the first
+    steps: jax.Array  # [] int32, when it was
+
+
+def create(folder: Path, config: Config) -> None:
+    """Makes a run folder; refuses one that already holds something."""
+    _refuse_full(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DeeprokError(f"can't make the folder {folder}: {error.strerror}") from error
+    checkpoint.write_atomically(folder / CONFIG, config.to_json().encode())
+
+
+def create_seeds(out: Path, config: Config, seeds: Sequence[int]) -> list[Path]:
+    """Makes a folder of run folders, one for each seed."""
+    _refuse_full(out)
+    folders = [out / f"seed-{seed}" for seed in seeds]
+    for folder, seed in zip(folders, seeds, strict=True):
+        create(folder, dataclasses.replace(config, seed=seed))
+    return folders
+
+
+def _refuse_full(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DeeprokError(
+            f"{folder} already exists and is not empty; go on with --resume {folder} or choose another --out"
+        )
+
+
+def find(folder: Path) -> list[Path]:
+    """The run folders that a path stands for: itself, or the seeds in it."""
+    if not folder.exists():
+        raise DeeprokError(f"there is no run folder {folder}")
+    if (folder / CONFIG).exists():
+        return [folder]
+    seeds = [path.parent for path in folder.glob(f"seed-*/{CONFIG}")]
+    if not seeds:
+        raise DeeprokError(f"{folder} is not a run folder: it holds neither {CONFIG} nor seed-*/{CONFIG}")
+    return sorted(seeds, key=lambda path: (len(path.name), path.name))
+
+
+def read_config(folder: Path) -> Config:
+    """The settings of a run."""
+    path = folder / CONFIG
+    try:
+        return from_json(path.read_text(), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise DeeprokError(f"can't read {path}: {error}") from error
+
+
+def templates(program: Program) -> tuple[RunState, Best]:
+    """Shapes of what a checkpoint of this program holds."""
+    run = jax.eval_shape(program.init, jax.random.key(0))
+    best = Best(
+        belief=run.agent.belief,
+        trial_return=jax.ShapeDtypeStruct((), run.agent.target.dtype),  # type: ignore[arg-type]
+        steps=run.steps,
+    )
+    return run, best
+
+
+def load_belief(folder: Path, program: Program, keep: Keep) -> Any:
+    """The best or the last belief of a run."""
+    run, best = templates(program)
+    path = folder / CHECKPOINT
+    if keep == "best":
+        return checkpoint.load(path, "best", best).belief
+    return checkpoint.load(path, "run", run).agent.belief
+
+
+def best_trial(folder: Path, program: Program) -> float:
+    """The mean return of a run's best trial."""
+    score = templates(program)[1].trial_return
+    return float(checkpoint.load(folder / CHECKPOINT, "best.trial_return", score))
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The lines of `metrics.jsonl`; a line cut short by a crash is left out."""
+    path = folder / METRICS
+    lines = []
+    for text in path.read_text().splitlines() if path.exists() else []:
+        try:
+            lines.append(json.loads(text))
+        except ValueError:
+            break
+    return lines
+
+
+def trim_metrics(folder: Path, steps: int) -> None:
+    """Forgets what `metrics.jsonl` tells of later steps, and half a line that a crash left."""
+    path = folder / METRICS
+    if not path.exists():
+        return
+    kept = 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        try:
+            if not line.endswith(b"\n") or json.loads(line)["steps"] > steps:
+                break
+        except ValueError:
+            break
+        kept += len(line)
+    os.truncate(path, kept)
+
+
+def append_metrics(folder: Path, line: dict[str, Any]) -> None:
+    """Adds a line to `metrics.jsonl`."""
+    try:
+        with open(folder / METRICS, "a") as file:
+            file.write(json.dumps(line) + "\n")
+    except OSError as error:
+        raise DeeprokError(f"can't write {folder / METRICS}: {error.strerror}; the last checkpoint is kept") from error
