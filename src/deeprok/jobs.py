@@ -108,30 +108,34 @@ def _side_by_side(groups: Sequence[Sequence[Path]], jobs: int, report: Report | 
     workers: list[_Worker] = []
     problems: list[str] = []
     with interruptions() as interrupted:
-        while waiting or workers:
-            while waiting and free and not interrupted.is_set():
+        while (waiting or workers) and not interrupted.is_set():
+            while waiting and free:
                 workers.append(_start_worker(waiting.pop(0), free.pop()))
-            if interrupted.is_set():
-                waiting.clear()
-                for worker in workers:
-                    worker.process.send_signal(signal.SIGTERM)  # it saves and stops, once
             time.sleep(0.2)
             for worker in list(workers):
-                done = worker.process.poll() is not None
+                ended = worker.process.poll() is not None
                 _report_new(worker, report)
-                if interrupted.is_set():
-                    worker.process.wait()
-                if not done and not interrupted.is_set():
-                    continue
-                workers.remove(worker)
-                free.append(worker.core)
-                errors = worker.process.communicate()[1].decode().strip()
-                if worker.process.returncode not in (0, 130):
-                    problems.append(errors or f"a worker ended with code {worker.process.returncode}")
-    if interrupted.is_set():
-        raise KeyboardInterrupt
+                if ended:
+                    workers.remove(worker)
+                    free.append(worker.core)
+                    problems += _problem(worker)
+        for worker in workers:
+            worker.process.send_signal(signal.SIGTERM)  # it saves and stops
+        for worker in workers:
+            _problem(worker)
+            _report_new(worker, report)
+        if interrupted.is_set():
+            raise KeyboardInterrupt
     if problems:
         raise DeeprokError("; ".join(problems))
+
+
+def _problem(worker: _Worker) -> list[str]:
+    """Waits for a worker's end; what it had to say if it was not a good one."""
+    errors = worker.process.communicate()[1].decode().strip()
+    if worker.process.returncode in (0, 130):
+        return []
+    return [errors or f"a worker ended with code {worker.process.returncode}"]
 
 
 def _start_worker(group: Sequence[Path], core: int) -> _Worker:
