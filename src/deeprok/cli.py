@@ -6,6 +6,7 @@ Errors that a user can act on come as one sentence, with exit code 2.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deeprok import jobs, runs
-from deeprok.config import ALGORITHMS, Config, check, make_config
+from deeprok.config import ALGORITHMS, Config, Preset, check, make_config
 from deeprok.errors import DeeprokError, unknown
 from deeprok.evaluation import PAPER_GRID, Evaluation, PolicyKind, evaluate
 from deeprok.experiments.paper import reproduce
@@ -31,11 +32,11 @@ from deeprok.training import make_program
 from deeprok.worlds import WORLDS
 
 # Results go to standard output, everything else to standard error.
-_out = Console()
+_out = Console(width=None if sys.stdout.isatty() else 160)
 _err = Console(stderr=True)
 
-_Path = Annotated[Path, tyro.conf.arg(metavar="PATH")]
-_Count = Annotated[int, tyro.conf.arg(metavar="N")]
+_PATH = tyro.conf.arg(metavar="PATH")
+_COUNT = tyro.conf.arg(metavar="N")
 _Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 
 
@@ -44,11 +45,11 @@ class Train:
     """Train an agent on an uncertain world."""
 
     config: Annotated[Config, tyro.conf.arg(name="")]
-    seeds: _Count | None = None
+    seeds: Annotated[int | None, _COUNT] = None
     """Train N seeds, from --seed on; --out then holds a run folder for each: seed-0, seed-1, …"""
-    out: _Path | None = None
+    out: Annotated[Path | None, _PATH] = None
     """New folder for the run; by default runs/ALGORITHM."""
-    jobs: _Count | None = None
+    jobs: Annotated[int | None, _COUNT] = None
     """Processes at once; by default one for each core."""
 
 
@@ -56,9 +57,9 @@ class Train:
 class Resume:
     """Go on with a run, or a folder of seeds, with the settings it has."""
 
-    resume: _Path
+    resume: Annotated[Path, _PATH]
     """Run folder, or folder of seeds."""
-    jobs: _Count | None = None
+    jobs: Annotated[int | None, _COUNT] = None
     """Processes at once; by default one for each core."""
 
 
@@ -75,8 +76,7 @@ class Evaluate:
     epsilon: float = 0.1
     """Probability of a random action."""
     policy: PolicyKind = "mean"
-    """Act on the belief's mean; or draw an ensemble from the posterior that acts by majority (vote), by its mean
-    Q-values (mean_q), or each member alone (sample)."""
+    """Act on the belief's mean, or by an ensemble drawn from the posterior: vote, mean_q, or each member alone."""
     members: int = 20
     """Size of the ensemble."""
     keep: Keep = "best"
@@ -93,7 +93,7 @@ class Export:
 
     run: _Run
     """A run folder; of a folder of seeds the run that did best on held-out models is taken."""
-    out: _Path
+    out: Annotated[Path, _PATH]
     """File to write."""
     format: Format = "json"
     """A small JSON of layers and weights, or ONNX (needs the extra: pip install 'deeprok[onnx]')."""
@@ -108,15 +108,15 @@ class Reproduce:
     What is already in the folder is not done again, so an interrupted or smaller run goes on.
     """
 
-    seeds: _Count = 3
+    seeds: Annotated[int, _COUNT] = 3
     """Seeds of each agent."""
-    preset: str = "tuned"
+    preset: Preset = "tuned"
     """The paper's settings, or the best found."""
-    out: _Path = Path("reproduce")
+    out: Annotated[Path, _PATH] = Path("reproduce")
     """Folder for runs, table and figures."""
-    episodes: _Count = 500
+    episodes: Annotated[int, _COUNT] = 500
     """Test episodes in each cell of the grid."""
-    jobs: _Count | None = None
+    jobs: Annotated[int | None, _COUNT] = None
     """Processes at once; by default one for each core."""
 
 
@@ -133,6 +133,7 @@ def _train(words: Sequence[str]) -> None:
         raise unknown("algorithm", algorithm, ALGORITHMS)
     options = _parse_train(algorithm, words[1:])
     check(options.config)
+    jobs.check_count(options.jobs)
     out = options.out or Path("runs") / algorithm
     if options.seeds is None:
         runs.create(out, options.config)
@@ -148,7 +149,7 @@ def _train(words: Sequence[str]) -> None:
 def _parse_train(algorithm: str, words: Sequence[str]) -> Train:
     """Reads options whose defaults depend on the preset, which is one of them."""
     preset = "tuned"
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in itertools.pairwise([*words, ""]):
         name, equals, value = word.partition("=")
         if name == "--preset":
             preset = value if equals else following
@@ -163,8 +164,7 @@ def _parse_train(algorithm: str, words: Sequence[str]) -> Train:
 
 
 def _train_runs(name: Path, folders: Sequence[Path], count: int | None) -> None:
-    if count is not None and count < 1:
-        raise DeeprokError(f"jobs is {count}; it must be at least 1")
+    jobs.check_count(count)
     configs = {folder: runs.read_config(folder) for folder in folders}
     done = {folder: progress_of(folder)[1] for folder in folders}
     if all(done[folder] >= config.episodes for folder, config in configs.items()):
@@ -181,12 +181,13 @@ def _train_runs(name: Path, folders: Sequence[Path], count: int | None) -> None:
     table = Table("run", "episodes", "steps", "last return", "best trial", box=None, header_style="bold")
     for folder in folders:
         lines = runs.read_metrics(folder)
+        steps, episodes = progress_of(folder)
         recent = [x for line in lines[-5:] for x in line["returns"]]
         trials = [line["trial_return"] for line in lines if "trial_return" in line]
         table.add_row(
             str(folder),
-            str(lines[-1]["episodes"]),
-            f"{lines[-1]['steps']:,}",
+            str(episodes),
+            f"{steps:,}",
             f"{np.mean(recent):.1f}" if recent else "–",
             f"{max(trials):.1f}" if trials else "–",
         )

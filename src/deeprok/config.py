@@ -58,9 +58,12 @@ def read_prior(text: str) -> Prior:
         pass
     path = Path(text)
     try:
-        values: Any = np.load(path, allow_pickle=False) if path.suffix == ".npy" else json.loads(path.read_text())
-        prior: Prior = _tuples(np.asarray(values, float).tolist())
-    except (OSError, ValueError, TypeError) as error:
+        read: Any = np.load(path, allow_pickle=False) if path.suffix == ".npy" else json.loads(path.read_text())
+        values = np.asarray(read)
+        if values.dtype.kind not in "iuf":
+            raise TypeError(values.dtype)
+        prior: Prior = _tuples(values.astype(float).tolist())
+    except (OSError, EOFError, ValueError, TypeError) as error:
         raise DeeprokError(
             f"prior_covariance is '{text}'; it must be a number, or a .json or .npy file with a vector or a matrix"
         ) from error
@@ -120,6 +123,12 @@ class KalmanConfig:
     """A mini-batch's gains averaged as the paper writes it, or its joint update."""
     learning_rate: float = 1.0
     """Step size α, multiplies the step of the mean; 1 is the filter."""
+
+
+_ESTIMATOR_KINDS: dict[str, type[GradientConfig | KalmanConfig]] = {
+    "gradient": GradientConfig,
+    "kalman": KalmanConfig,
+}
 
 
 @dataclass(frozen=True)
@@ -252,7 +261,7 @@ _TUNED: dict[str, Any] = {
 _ESTIMATORS: dict[str, dict[str, GradientConfig | KalmanConfig]] = {
     "paper": {"gradient": GradientConfig(), "kalman": KalmanConfig()},
     "tuned": {
-        "gradient": GradientConfig(learning_rate=3e-4),
+        "gradient": GradientConfig(learning_rate=1e-4),
         "kalman": KalmanConfig(observation_noise=30.0, process_noise=1e-6),
     },
 }
@@ -309,10 +318,10 @@ def from_json(text: str, origin: str) -> Config:
     version = fields.pop("format", None)
     if version != FORMAT:
         raise DeeprokError(f"{origin} has format {version}; this version of deeprok reads format {FORMAT}")
-    algorithm = fields.get("algorithm")
+    algorithm = str(fields.get("algorithm"))
     if algorithm not in ALGORITHMS:
-        raise unknown(f"algorithm in {origin}", str(algorithm), ALGORITHMS)
-    kind: Any = GradientConfig if ALGORITHMS[algorithm].estimator == "gradient" else KalmanConfig
+        raise unknown(f"algorithm in {origin}", algorithm, ALGORITHMS)
+    kind = _ESTIMATOR_KINDS[ALGORITHMS[algorithm].estimator]
     fields["estimator"] = _build(kind, fields.get("estimator"), origin)
     config: Config = _build(Config, fields, origin)
     check(config)
@@ -335,39 +344,30 @@ def _tuples(value: Any) -> Any:
 
 def check(config: Config) -> None:
     """Raises a `DeeprokError` that names the field, its value and what is allowed."""
-    for field, allowed in _CHOICES.items():
-        value = _get(config, field)
-        if value is not None and value not in allowed:
-            raise unknown(field, str(value), allowed)
-    for field, (rule, kind, allowed_text) in _RULES.items():
-        value = _get(config, field)
-        if value is None:
-            continue
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or (kind is int and value != int(value)) or not math.isfinite(value) or not rule(value):
-            raise DeeprokError(f"{field} is {value}; it must be {allowed_text}")
+    fields = {**vars(config), **vars(config.estimator)}
+    for name in _CHOICES.keys() & fields:
+        if not isinstance(fields[name], str) or fields[name] not in _CHOICES[name]:
+            raise unknown(name, str(fields[name]), _CHOICES[name])
+    for name, rule in _RULES.items():
+        if name in fields and not rule.allows(fields[name]):
+            raise DeeprokError(f"{name} is {fields[name]}; it must be {rule.words}")
+    if not isinstance(config.estimator, _ESTIMATOR_KINDS[config.row.estimator]):
+        raise DeeprokError(f"estimator is {config.estimator}; {config.algorithm} takes a {config.row.estimator} one")
     if config.chunk_steps % config.train_every:
         raise DeeprokError(
             f"chunk_steps is {config.chunk_steps}; it must be a multiple of train_every, which is {config.train_every}"
         )
-    if not config.hidden or any(size < 1 for size in config.hidden):
-        raise DeeprokError(f"hidden is {list(config.hidden)}; give at least one hidden layer, each of at least 1 unit")
     SETS[config.robust_set].check_level(config.robust_level)
     world = config.make_world()
     config.make_box(world)
     config.make_models(world)
     inputs = len(world.observation_scale)
-    if len(config.input_scale) != inputs or not all(math.isfinite(s) and s != 0 for s in config.input_scale):
+    if len(config.input_scale) != inputs:
         raise DeeprokError(
-            f"input_scale is {list(config.input_scale)}; it must be {inputs} finite numbers other than 0"
+            f"input_scale is {config.input_scale}; {config.world} has {inputs} observations, give as many"
         )
     if isinstance(config.estimator, KalmanConfig):
         _check_prior(config.estimator.prior_covariance, config.make_network(world).num_weights)
-
-
-def _get(config: Config, field: str) -> Any:
-    """A field of the settings or of their estimator; None where the estimator has no such field."""
-    return getattr(config, field) if hasattr(config, field) else getattr(config.estimator, field, None)
 
 
 def _check_prior(prior: Prior, n: int) -> None:
@@ -384,6 +384,8 @@ def _check_prior(prior: Prior, n: int) -> None:
         if not (np.isfinite(P).all() and (P > 0).all()):
             raise DeeprokError(f"prior_covariance has a variance of {P.min():g}; every variance must be positive")
         return
+    if not np.isfinite(P).all():
+        raise DeeprokError("prior_covariance has an entry that is infinite or not a number")
     if not np.allclose(P, P.T, rtol=1e-6, atol=0):
         raise DeeprokError("prior_covariance is not symmetric")
     try:
@@ -405,20 +407,48 @@ _CHOICES: dict[str, Any] = {
     "batching": BATCHINGS,
 }
 
-Rule = tuple[Callable[[float], bool], type, str]
-_COUNT: Rule = (lambda x: x >= 1, int, "a whole number of at least 1")
-_NATURAL: Rule = (lambda x: x >= 0, int, "a whole number of at least 0")
-_POSITIVE: Rule = (lambda x: x > 0, float, "a positive number")
-_PROBABILITY: Rule = (lambda x: 0 <= x <= 1, float, "a probability between 0 and 1")
+
+class Rule(NamedTuple):
+    """What a setting may be, as a test and in words."""
+
+    allows: Callable[[Any], bool]
+    words: str
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _number(value: Any) -> bool:
+    return (_whole(value) or isinstance(value, float)) and math.isfinite(value)
+
+
+_COUNT = Rule(lambda x: _whole(x) and x >= 1, "a whole number of at least 1")
+_NATURAL = Rule(lambda x: _whole(x) and x >= 0, "a whole number of at least 0")
+_FINITE = Rule(_number, "a finite number")
+_POSITIVE = Rule(lambda x: _number(x) and x > 0, "a positive number")
+_PROBABILITY = Rule(lambda x: _number(x) and 0 <= x <= 1, "a probability between 0 and 1")
+_TEXT = Rule(lambda x: isinstance(x, str), "text")
 
 _RULES: dict[str, Rule] = {
-    "seed": (lambda x: 0 <= x < 2**32, int, "a whole number from 0 to 4294967295"),
+    "seed": Rule(lambda x: _whole(x) and 0 <= x < 2**32, "a whole number from 0 to 4294967295"),
     "episodes": _COUNT,
-    "failing_reward": (lambda x: True, float, "a finite number"),
+    "failing_reward": _FINITE,
     "horizon": _COUNT,
+    "nominal": _TEXT,
+    "box": _TEXT,
     "models": _COUNT,
-    "robust_level": (lambda x: True, float, "a finite number"),
-    "discount": (lambda x: 0 <= x < 1, float, "at least 0 and below 1"),
+    "fixed_models": _TEXT,
+    "robust_level": _FINITE,
+    "discount": Rule(lambda x: _number(x) and 0 <= x < 1, "at least 0 and below 1"),
+    "double": Rule(lambda x: isinstance(x, bool), "true or false"),
+    "hidden": Rule(
+        lambda x: isinstance(x, tuple) and len(x) > 0 and all(_whole(n) and n >= 1 for n in x),
+        "at least one hidden layer, each of at least 1 unit",
+    ),
+    "input_scale": Rule(
+        lambda x: isinstance(x, tuple) and all(_number(n) and n != 0 for n in x), "finite numbers other than 0"
+    ),
     "batch_size": _COUNT,
     "replay_size": _COUNT,
     "warm_up": _NATURAL,
@@ -433,5 +463,5 @@ _RULES: dict[str, Rule] = {
     "trial_epsilon": _PROBABILITY,
     "learning_rate": _POSITIVE,
     "observation_noise": _POSITIVE,
-    "process_noise": (lambda x: x >= 0, float, "a number of at least 0"),
+    "process_noise": Rule(lambda x: _number(x) and x >= 0, "a number of at least 0"),
 }

@@ -255,7 +255,7 @@ def summarise(
     return Evaluation(
         algorithm=algorithm,
         grid={name: np.asarray(values).tolist() for name, values in axes.items()},
-        episodes=cells.shape[1] // len(returns),
+        episodes=cells.shape[1] // len(returns) // (members if policy == "sample" else 1),
         epsilon=epsilon,
         policy=policy,
         members=members,
@@ -303,6 +303,8 @@ def evaluate(
     for name, value in (("episodes", episodes), ("members", members)):
         if value < 1:
             raise DeeprokError(f"{name} is {value}; it must be at least 1")
+    if not 0 <= seed < 2**32:
+        raise DeeprokError(f"seed is {seed}; it must be from 0 to 4294967295")
     if not 0 <= epsilon <= 1:
         raise DeeprokError(f"epsilon is {epsilon:g}; it must be a probability between 0 and 1")
     if policy not in POLICIES:

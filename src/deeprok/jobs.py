@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from deeprok import runs
 from deeprok.config import Config, check
@@ -44,6 +44,7 @@ def train(
       The run folders.
     """
     check(config)
+    check_count(jobs)
     out = Path(out)
     if seeds is None:
         runs.create(out, config)
@@ -62,6 +63,7 @@ def resume(folders: Sequence[Path], jobs: int | None = None, report: Report | No
       jobs: processes at once; by default as many as there are cores.
       report: called after each chunk with the run's folder and its new line of metrics.
     """
+    check_count(jobs)
     jobs = jobs or len(_cores())
     groups = _groups(folders, jobs)
     if jobs == 1 or len(groups) <= 1:
@@ -69,6 +71,12 @@ def resume(folders: Sequence[Path], jobs: int | None = None, report: Report | No
             train_together(group, report)
     else:
         _side_by_side(groups, jobs, report)
+
+
+def check_count(jobs: int | None) -> None:
+    """Raises unless this is a number of processes, or None for the default."""
+    if jobs is not None and jobs < 1:
+        raise DeeprokError(f"jobs is {jobs}; it must be at least 1")
 
 
 def _groups(folders: Sequence[Path], jobs: int) -> list[list[Path]]:
@@ -98,7 +106,7 @@ def _cores() -> list[int]:
 class _Worker(NamedTuple):
     process: subprocess.Popen[bytes]
     core: int
-    metrics: dict[Path, IO[bytes]]  # each run's metrics, read as far as reported
+    told: dict[Path, int]  # how many bytes of each run's metrics have been reported
 
 
 def _side_by_side(groups: Sequence[Sequence[Path]], jobs: int, report: Report | None) -> None:
@@ -139,35 +147,42 @@ def _problem(worker: _Worker) -> list[str]:
 
 
 def _start_worker(group: Sequence[Path], core: int) -> _Worker:
-    metrics: dict[Path, IO[bytes]] = {}
     for folder in group:
-        runs.trim_metrics(folder, progress_of(folder)[0])
-        (folder / runs.METRICS).touch()
-        metrics[folder] = open(folder / runs.METRICS, "rb")
-        metrics[folder].seek(0, os.SEEK_END)
+        runs.trim_metrics(folder, progress_of(folder)[0])  # or lines that will come again were told twice
+    told = {folder: _size(folder / runs.METRICS) for folder in group}
     # A session of its own, so that the terminal's Ctrl-C reaches it through us, once.
     process = subprocess.Popen(
-        [sys.executable, "-m", "deeprok.jobs", str(core), *map(str, group)],
+        [sys.executable, "-c", "from deeprok.jobs import work; work()", str(core), *map(str, group)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    return _Worker(process, core, metrics)
+    return _Worker(process, core, told)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def _report_new(worker: _Worker, report: Report | None) -> None:
     if report is None:
         return
-    for folder, file in worker.metrics.items():
-        while line := file.readline():
-            if not line.endswith(b"\n"):  # half a line: wait for the rest
-                file.seek(-len(line), os.SEEK_CUR)
-                break
-            report(folder, json.loads(line))
+    for folder, told in worker.told.items():
+        path = folder / runs.METRICS
+        if _size(path) == told:
+            continue
+        with open(path, "rb") as file:
+            file.seek(told)
+            for line in file:
+                if not line.endswith(b"\n"):  # half a line: wait for the rest
+                    break
+                worker.told[folder] += len(line)
+                report(folder, json.loads(line))
 
 
-def _work(core: int, folders: Sequence[Path]) -> int:
-    """What a worker process does."""
+def work() -> None:
+    """What a worker process does: its arguments are a core and run folders."""
+    core, folders = int(sys.argv[1]), [Path(name) for name in sys.argv[2:]]
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
     parent = os.getppid()
@@ -179,12 +194,7 @@ def _work(core: int, folders: Sequence[Path]) -> int:
     try:
         train_together(folders, stop_if_orphaned)
     except KeyboardInterrupt:
-        return 130
+        sys.exit(130)
     except DeeprokError as error:
         print(error, file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(_work(int(sys.argv[1]), [Path(name) for name in sys.argv[2:]]))
+        sys.exit(2)

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import jax
+import numpy as np
 
 from deeprok import checkpoint
-from deeprok.config import Config, from_json
+from deeprok.config import Config, check, from_json
 from deeprok.errors import DeeprokError
 from deeprok.training import Program, RunState
 from deeprok.types import record
@@ -52,10 +53,12 @@ def create(folder: Path, config: Config) -> None:
 def create_seeds(out: Path, config: Config, seeds: Sequence[int]) -> list[Path]:
     """Makes a folder of run folders, one for each seed."""
     _refuse_full(out)
-    folders = [out / f"seed-{seed}" for seed in seeds]
-    for folder, seed in zip(folders, seeds, strict=True):
-        create(folder, dataclasses.replace(config, seed=seed))
-    return folders
+    configs = {out / f"seed-{seed}": dataclasses.replace(config, seed=seed) for seed in seeds}
+    for each in configs.values():
+        check(each)
+    for folder, each in configs.items():
+        create(folder, each)
+    return list(configs)
 
 
 def _refuse_full(folder: Path) -> None:
@@ -102,7 +105,12 @@ def load_belief(folder: Path, program: Program, keep: Keep) -> Any:
     run, best = templates(program)
     path = folder / CHECKPOINT
     if keep == "best":
-        return checkpoint.load(path, "best", best).belief
+        found = checkpoint.load(path, "best", best)
+        if found.trial_return == -np.inf:
+            raise DeeprokError(
+                f"{folder} has had no trial on held-out models yet, so no weights are its best; keep the last"
+            )
+        return found.belief
     return checkpoint.load(path, "run", run).agent.belief
 
 

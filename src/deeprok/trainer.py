@@ -74,7 +74,15 @@ def train_together(folders: Sequence[Path], report: Report | None = None) -> Non
             for i in active:
                 problem = _breakdown(states, log, i, steps[i] - before[i], config)
                 if problem:
-                    broken[i] = f"seed {configs[i].seed}: between steps {before[i]} and {steps[i]} {problem}"
+                    kept = progress_of(folders[i])[0]
+                    broken[i] = (
+                        f"seed {configs[i].seed}: between steps {before[i]} and {steps[i]} {problem}, in a new run "
+                        + (
+                            f"({folders[i]} keeps its checkpoint of step {kept})"
+                            if kept
+                            else "(it had no checkpoint yet)"
+                        )
+                    )
                     continue
                 line = _metrics(states, log, i, int(before[i]), int(steps[i]), config, seconds)
                 if i in due:
@@ -91,8 +99,7 @@ def train_together(folders: Sequence[Path], report: Report | None = None) -> Non
             if interrupted.is_set():
                 raise KeyboardInterrupt
     if broken:
-        kept = "the last good checkpoint is kept" if len(broken) == 1 else "the last good checkpoints are kept"
-        raise DeeprokError(f"{'; '.join(broken.values())}; {kept}")
+        raise DeeprokError("; ".join(broken.values()))
 
 
 def _start(folders: Sequence[Path], configs: Sequence[Config], program: Program) -> tuple[RunState, Best]:
@@ -171,20 +178,26 @@ def _metrics(
 def _breakdown(states: RunState, log: Log, i: int, taken: int, config: Config) -> str | None:
     """What is wrong with the i-th run after a chunk, and what to change; None if nothing is."""
     belief = states.agent.belief
-    variance = np.asarray(log.variance[i])[: taken // config.train_every]
+    updates = slice(taken // config.train_every)
+    variance, loss = np.asarray(log.variance[i])[updates], np.asarray(log.loss[i])[updates]
     settings = config.estimator
     if isinstance(settings, KalmanConfig):
         remedy = f"raise --observation-noise (now {settings.observation_noise:g})"
     else:
         remedy = f"lower --learning-rate (now {settings.learning_rate:g})"
-    if (variance <= 0).any():
-        return f"an innovation variance fell to {np.nanmin(variance):g}; {remedy}"
+    # Weights that are no numbers spoil later variances too; it is the variance's fault if the
+    # innovation was still a number.
+    if (bad := ~(variance > 0) & np.isfinite(loss)).any():
+        return f"an innovation variance was not positive ({variance[bad][0]:g}); {remedy}"
     if not np.isfinite(np.asarray(belief.theta[i])).all():
         return f"the weights became infinite or not a number; {remedy}"
     if isinstance(belief, GaussianBelief):
+        P = np.asarray(belief.P[i])
         try:
-            np.linalg.cholesky(np.asarray(belief.P[i]))
+            definite = bool(np.isfinite(np.linalg.cholesky(P)).all())
         except np.linalg.LinAlgError:
+            definite = False
+        if not definite:
             return f"the covariance stopped being positive definite; {remedy} or --process-noise"
     return None
 

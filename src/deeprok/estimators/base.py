@@ -15,7 +15,7 @@ class Fit(NamedTuple):
     """How an update found the labels, before it moved."""
 
     loss: jax.Array  # [] half the mean squared innovation y − h(θ, x)
-    variance: jax.Array  # [] least innovation variance; infinite where none is estimated
+    variance: jax.Array  # [] least innovation variance; infinite where none was estimated
 
 
 class Update(Protocol):

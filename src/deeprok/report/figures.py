@@ -76,6 +76,8 @@ def success_maps(results: Mapping[str, Evaluation], world: World, first_letter: 
         )
         panel.set_title(f"({chr(ord(first_letter) + i)}) {NAMES.get(name, name)}: {100 * result.overall.success:.0f} %")
         panel.set_xlabel(_axis_name(world, across))
+        panel.set_xticks(xs, [f"{x:.3g}" for x in xs])
+    panels[0].set_yticks(ys, [f"{y:.3g}" for y in ys])
     panels[0].set_ylabel(_axis_name(world, up))
     figure.colorbar(image, ax=panels, label="success in %", pad=0.02)
     return figure
@@ -88,11 +90,12 @@ def save(figure: Figure, path: Path) -> None:
       figure: the figure.
       path: without an ending.
     """
+    from matplotlib import rc_context
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    for ending in (".png", ".svg"):
-        # A fixed salt and no date: the same figure gives the same file.
-        metadata = {"Date": None} if ending == ".svg" else None
-        figure.savefig(path.with_suffix(ending), dpi=150, metadata=metadata)
+    with rc_context({"svg.hashsalt": "deeprok"}):  # and no date: the same figure gives the same file
+        figure.savefig(path.with_suffix(".png"), dpi=150)
+        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
 
 
 def _panels(count: int) -> tuple[Figure, list[Any]]:

@@ -1,0 +1,85 @@
+"""What the tests share: hypothesis settings, double precision, and a small trainer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probe_worlds
+import pytest
+from hypothesis import settings
+
+from deeprok.config import Config
+from deeprok.training import Program, RunState, make_program
+from deeprok.worlds import WORLDS
+
+settings.register_profile("deeprok", deadline=None, derandomize=True, database=None, max_examples=60)
+settings.load_profile("deeprok")
+
+
+@pytest.fixture
+def x64() -> Iterator[None]:
+    """Double precision within one test."""
+    with jax.enable_x64(True):
+        yield
+
+
+class Trained(NamedTuple):
+    """A run after each of its chunks, as numpy arrays with a first axis of seeds."""
+
+    history: list[RunState]
+    logs: list[Any]
+
+    @property
+    def last(self) -> RunState:
+        return self.history[-1]
+
+    @property
+    def theta(self) -> np.ndarray:
+        return self.last.agent.belief.theta
+
+
+class Built(NamedTuple):
+    program: Program
+    start: Callable[[jax.Array], RunState]
+
+
+@functools.cache
+def _build(config: Config) -> Built:
+    program = make_program(config)
+    return Built(program, jax.jit(lambda seeds: jax.vmap(program.init)(jax.vmap(jax.random.key)(seeds))))
+
+
+@pytest.fixture(scope="session")
+def build() -> Callable[[Config], Built]:
+    """Programs, each built (and so compiled) once."""
+    return _build
+
+
+@pytest.fixture(scope="session")
+def train() -> Callable[..., Trained]:
+    """`train(config, seeds=(0,), chunks=1)` -> `Trained`."""
+
+    def train(config: Config, seeds: Sequence[int] = (0,), chunks: int = 1) -> Trained:
+        built = _build(config)
+        states = built.start(jnp.asarray(seeds))
+        history, logs = [], []
+        for chunk in range(chunks):
+            states, log = built.program.chunk(states, chunk * config.chunk_steps)
+            # Copied, since the next chunk may write over the buffers it is given.
+            history.append(jax.tree.map(np.array, states))
+            logs.append(jax.tree.map(np.array, log))
+        return Trained(history, logs)
+
+    return train
+
+
+@pytest.fixture
+def probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the probe worlds known by name."""
+    for name, world in probe_worlds.PROBES.items():
+        monkeypatch.setitem(WORLDS, name, world)

@@ -1,0 +1,81 @@
+"""Worlds so small that what should be learned in them is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from deeprok.types import Outcome, record
+from deeprok.worlds.base import World, quantity
+
+
+@record
+class Weather:
+    wind: Any = quantity(0.5, "", "from 1 on it blows whoever goes to the wrong place")
+    prize: Any = quantity(1.0, "", "reward at the right place")
+
+
+def fork(integrator: str = "", failing_reward: float = 0.0, horizon: int = 10) -> World:
+    """Three states, seen one-hot: a way that is safe and one that depends on the weather.
+
+    State 0: action 0 earns 0.3 and leads to 1; action 1 earns 0 and leads to 2, in strong wind to 1.
+    State 1: action 0 earns 0.2, action 1 0.1; state 2: action 0 earns the prize, action 1 0.6. Both end.
+    """
+    last_rewards = jnp.array([[0.3, 0.0], [0.2, 0.1], [0.0, 0.6]])
+
+    def reset(key: jax.Array, params: Weather) -> tuple[jax.Array, jax.Array]:
+        return jnp.int32(0), jax.nn.one_hot(0, 3)
+
+    def step(key: jax.Array, state: jax.Array, action: jax.Array, params: Weather) -> Outcome:
+        goal = jnp.where((action == 1) & (params.wind < 1), 2, 1)
+        prize = jnp.where((state == 2) & (action == 0), params.prize, 0.0)
+        return Outcome(
+            state=goal,
+            obs=jax.nn.one_hot(goal, 3),
+            reward=last_rewards[state, action] + prize,
+            terminated=state > 0,
+        )
+
+    box = {"wind": (0.5, 1.5), "prize": (0.5, 1.5)}
+    return World("fork", reset, step, Weather(), box, (1.0,) * 3, ("left", "right"), horizon, 0.0)
+
+
+@record
+class Life:
+    lifetime: Any = quantity(1e9, "steps", "after which the world ends")
+
+
+def treadmill(integrator: str = "", failing_reward: float = 0.0, horizon: int = 10) -> World:
+    """One thing to see, one reward for ever, or until the lifetime is over."""
+
+    def reset(key: jax.Array, params: Life) -> tuple[jax.Array, jax.Array]:
+        return jnp.int32(0), jnp.ones(1)
+
+    def step(key: jax.Array, state: jax.Array, action: jax.Array, params: Life) -> Outcome:
+        age = state + 1
+        return Outcome(state=age, obs=jnp.ones(1), reward=jnp.ones(()), terminated=age >= params.lifetime)
+
+    return World("treadmill", reset, step, Life(), {"lifetime": (5.0, 20.0)}, (1.0,), ("a", "b"), horizon, 0.0)
+
+
+@record
+class Noise:
+    size: Any = quantity(1.0, "", "standard deviation of a step")
+
+
+def drift(integrator: str = "", failing_reward: float = 0.0, horizon: int = 10) -> World:
+    """A random walk."""
+
+    def reset(key: jax.Array, params: Noise) -> tuple[jax.Array, jax.Array]:
+        return jnp.zeros(1), jnp.zeros(1)
+
+    def step(key: jax.Array, state: jax.Array, action: jax.Array, params: Noise) -> Outcome:
+        moved = state + params.size * jax.random.normal(key, (1,))
+        return Outcome(state=moved, obs=moved, reward=moved[0], terminated=jnp.array(False))
+
+    return World("drift", reset, step, Noise(), {"size": (0.5, 2.0)}, (1.0,), ("a", "b"), horizon, 0.0)
+
+
+PROBES = {"fork": fork, "treadmill": treadmill, "drift": drift}

@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+
+from deeprok import replay
+from deeprok.agents import Agent, AgentState, Draw, make_agent, make_estimator
+from deeprok.config import ALGORITHMS, Config, make_config
+from deeprok.estimators import Fit
+from deeprok.types import Transition
+
+OBS = jnp.array([0.1, -0.2, 0.05, 0.3])
+ON, OFF = jnp.array(True), jnp.array(False)
+LATE = jnp.int32(39)
+SMALL: dict[str, Any] = dict(
+    hidden=(4, 3), episodes=1, horizon=40, warm_up=0, target_period=10**6, robust_set="minimum"
+)
+
+
+class Case(NamedTuple):
+    """An agent with a full replay of random transitions and a target that differs from its weights."""
+
+    config: Config
+    agent: Agent
+    learn: Callable[..., tuple[AgentState, Fit]]
+    state: AgentState
+    draw: Draw
+    batch: Transition
+
+    @property
+    def models(self) -> int:
+        return self.batch.reward.shape[1]
+
+
+def make_case(algorithm: str, models: int, **changes: Any) -> Case:
+    config = make_config(algorithm, "paper", **{**SMALL, **changes})
+    agent = make_agent(config, config.make_world())
+    rng = np.random.default_rng(0)
+    seen = Transition(
+        obs=rng.normal(size=(40, 4)),
+        action=rng.integers(2, size=40),
+        reward=rng.normal(size=(40, models)),
+        next_obs=rng.normal(size=(40, models, 4)),
+        terminated=rng.random((40, models)) < 0.3,
+    )
+    target = rng.normal(size=agent.network.num_weights) * 0.5
+
+    @jax.jit
+    def prepare(seen, target):
+        state = agent.init(jax.random.key(0), models)
+        state, _ = jax.lax.scan(
+            lambda state, moment: (agent.remember(state, *moment, ON), None), state, (seen, jnp.arange(40))
+        )
+        state = AgentState(belief=state.belief, target=target.astype(state.target.dtype), memory=state.memory)
+        draw = agent.draw(jax.random.key(1))
+        return state, draw, replay.sample(state.memory, draw.batch, LATE, 4)
+
+    return Case(config, agent, jax.jit(agent.learn), *prepare(seen, target))
+
+
+def q_of(case: Case, theta: jax.Array, obs: jax.Array) -> np.ndarray:
+    network = case.agent.network
+    theta, scale = np.asarray(theta, float), np.asarray(network.input_scale)
+    return oracles.mlp(theta, network.sizes, network.activation, scale, np.asarray(obs, float))
+
+
+def labels_of(case: Case, level: float | None = None) -> np.ndarray:
+    """The batch's labels, one by one."""
+    batch, ys = jax.tree.map(np.asarray, case.batch), []
+    theta = case.agent.estimator.mean(case.state.belief)
+    for reward, terminated, next_obs in zip(batch.reward, batch.terminated, batch.next_obs, strict=True):
+        next_q = np.array([q_of(case, case.state.target, x) for x in next_obs])
+        if case.config.double:
+            best = [int(np.argmax(q_of(case, theta, x))) for x in next_obs]
+            next_q = np.array([[q[a]] for q, a in zip(next_q, best, strict=True)])
+        ys.append(oracles.label(reward, terminated, next_q, case.config.discount, level))
+    return np.array(ys)
+
+
+CASES = {
+    "dqn": dict(algorithm="dqn", models=1),
+    "ddqn": dict(algorithm="ddqn", models=1),
+    "rtd_dqn": dict(algorithm="rtd_dqn", models=3),
+    "rtd_dqn double": dict(algorithm="rtd_dqn", models=3, double=True),
+    "rtd_dqn cvar": dict(algorithm="rtd_dqn", models=3, robust_set="cvar", robust_level=0.5),
+    "ekf_dqn": dict(algorithm="ekf_dqn", models=1),
+    "deep_rok": dict(algorithm="deep_rok", models=3),
+    "deep_rok cvar": dict(algorithm="deep_rok", models=3, robust_set="cvar", robust_level=0.8),
+}
+
+
+@pytest.mark.parametrize("settings", CASES.values(), ids=CASES)
+def test_learn_fits_the_labels(x64, settings: dict[str, Any]) -> None:
+    case = make_case(**settings)
+    level = case.config.robust_level if case.config.robust_set == "cvar" and case.models > 1 else None
+    learned, fit = case.learn(case.state, case.draw, LATE, ON)
+    theta, estimator = case.state.belief.theta, make_estimator(case.config)
+    values = [q_of(case, theta, x)[a] for x, a in zip(case.batch.obs, case.batch.action, strict=True)]
+    np.testing.assert_allclose(fit.loss, 0.5 * np.mean((labels_of(case, level) - values) ** 2), rtol=1e-9)
+
+    def h(theta, x):
+        return case.agent.network.apply(theta, x[0])[x[1]]
+
+    xs = (case.batch.obs, case.batch.action)
+    expected, _ = jax.jit(lambda ys: estimator.update(case.state.belief, h, xs, ys))(labels_of(case, level))
+    np.testing.assert_allclose(learned.belief.theta, expected.theta, rtol=1e-8, atol=1e-12)
+    np.testing.assert_array_equal(learned.target, case.state.target)
+
+
+def test_double_and_plain_labels_differ() -> None:
+    plain, double = (make_case("dqn", 1, double=double) for double in (False, True))
+    assert not np.allclose(labels_of(plain), labels_of(double))
+
+
+NOISE: dict[str, Any] = dict(observation_noise=0.02, process_noise=0.03, discount=0.9)
+LABELS = {"nominal labels (theorem 1)": ("ekf_dqn", 1), "robust labels (theorem 2)": ("deep_rok", 5)}
+
+
+def gradient_ratio(case: Case) -> float:
+    """The size of the objective's gradient after an update over that before.
+
+    The objective is 1/(2 Pₙ) mean (y − Q(s, a))² + ½ (θ − θ̂)ᵀ P⁻¹ (θ − θ̂), with Q linearised at
+    the prior mean θ̂ and P the predicted covariance.
+    """
+    prior, settings = case.state.belief, case.config.estimator
+    n = prior.theta.shape[0]
+    predicted = prior.P + settings.process_noise * jnp.eye(n)
+    ys = jnp.asarray(labels_of(case))
+
+    def q(theta):
+        values = case.agent.network.apply(theta, case.batch.obs)
+        return jnp.take_along_axis(values, case.batch.action[:, None], axis=1)[:, 0]
+
+    value, slope = jax.jit(lambda theta: (q(theta), jax.jacfwd(q)(theta)))(prior.theta)
+
+    def objective(theta):
+        away = theta - prior.theta
+        linear = value + slope @ away
+        return jnp.mean((ys - linear) ** 2) / (2 * settings.observation_noise) + 0.5 * away @ jnp.linalg.solve(
+            predicted, away
+        )
+
+    learned, _ = case.learn(case.state, case.draw, LATE, ON)
+    size = jax.jit(lambda theta: jnp.linalg.norm(jax.grad(objective)(theta)))
+    before, after = size(prior.theta), size(learned.belief.theta)
+    assert before > 0.1
+    return float(after / before)
+
+
+def with_correlated_prior(case: Case) -> Case:
+    """The same case after a few updates, so that the covariance has no simple form."""
+    state = case.state
+    for k in range(2, 5):
+        state, _ = case.learn(state, case.agent.draw(jax.random.key(k)), LATE, ON)
+    return case._replace(state=state)
+
+
+@pytest.mark.parametrize(("algorithm", "models"), LABELS.values(), ids=LABELS)
+@pytest.mark.parametrize(("batching", "batch_size"), [("joint", 10), ("joint", 1), ("averaged", 1)])
+def test_update_minimises_the_papers_objective(x64, algorithm, models, batching, batch_size) -> None:
+    case = make_case(algorithm, models, batching=batching, batch_size=batch_size, **NOISE)
+    assert gradient_ratio(with_correlated_prior(case)) <= 1e-8
+
+
+@pytest.mark.parametrize(("algorithm", "models"), LABELS.values(), ids=LABELS)
+def test_averaged_gains_do_not_minimise_it(x64, algorithm: str, models: int) -> None:
+    case = make_case(algorithm, models, batching="averaged", batch_size=10, **NOISE)
+    assert gradient_ratio(with_correlated_prior(case)) > 0.01
+
+
+@pytest.mark.parametrize(("batching", "batch_size"), [("joint", 10), ("averaged", 1)])
+def test_theorem_2_at_the_papers_size(x64, batching: str, batch_size: int) -> None:
+    case = make_case("deep_rok", 5, batching=batching, batch_size=batch_size, hidden=(20, 20))
+    assert case.state.belief.theta.shape == (562,)
+    assert case.config.estimator.observation_noise == 0.001
+    assert gradient_ratio(case) <= 1e-8
+
+
+@pytest.mark.parametrize("algorithm", ["rtd_dqn", "deep_rok"])
+@pytest.mark.parametrize("family", ["minimum", "cvar"])
+def test_repeated_models_are_one_model(algorithm: str, family: str) -> None:
+    changes = dict(robust_set=family, robust_level=0.5)
+    one, many = (make_case(algorithm, models, **changes) for models in (1, 3))
+    rows = one.state.memory
+    obs_action, reward, next_obs, over = jnp.split(rows, [5, 6, 10], axis=1)
+    memory = jnp.concatenate([obs_action, *[reward] * 3, *[next_obs] * 3, *[over] * 3], axis=1)
+    learned = one.learn(one.state, one.draw, LATE, ON)[0].belief.theta
+    same_state, other_state = (AgentState(one.state.belief, one.state.target, m) for m in (memory, many.state.memory))
+    np.testing.assert_allclose(
+        many.learn(same_state, one.draw, LATE, ON)[0].belief.theta, learned, rtol=1e-4, atol=1e-5
+    )
+    assert not np.allclose(many.learn(other_state, one.draw, LATE, ON)[0].belief.theta, learned, rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture(scope="module", params=ALGORITHMS)
+def case(request: pytest.FixtureRequest) -> Case:
+    return make_case(request.param, 3 if ALGORITHMS[request.param].robust else 1)
+
+
+def same(a: Any, b: Any) -> bool:
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in pairs)
+
+
+def test_inactive_agent_stands_still(case: Case) -> None:
+    assert same(case.learn(case.state, case.draw, LATE, OFF)[0], case.state)
+    assert not same(case.learn(case.state, case.draw, LATE, ON)[0], case.state)
+
+
+def test_starts_with_its_target_equal_to_its_weights(case: Case) -> None:
+    state = jax.jit(lambda key: case.agent.init(key, case.models))(jax.random.key(5))
+    np.testing.assert_array_equal(state.target, case.agent.estimator.mean(state.belief))
+    assert state.memory.shape == (40, 4 + 1 + case.models * 6)
+
+
+def test_greedy_takes_the_best_action(case: Case) -> None:
+    theta, obs = case.agent.estimator.mean(case.state.belief), jax.random.normal(jax.random.key(2), (3, 20, 4))
+    actions = case.agent.greedy(theta, obs)
+    assert actions.shape == (3, 20)
+    assert set(np.unique(actions)) == {0, 1}
+    for action, x in zip(actions.reshape(-1), obs.reshape(-1, 4), strict=True):
+        assert action == np.argmax(q_of(case, theta, x))
+
+
+@pytest.mark.parametrize(("replay_size", "capacity"), [(30, 30), (500, 40)])
+def test_replay_is_no_larger_than_a_run(replay_size: int, capacity: int) -> None:
+    assert make_case("dqn", 1, replay_size=replay_size).state.memory.shape[0] == capacity
+
+
+@pytest.mark.parametrize(("t", "epsilon"), [(0, 0.8), (50, 0.5), (100, 0.2), (5000, 0.2)])
+def test_acts_by_the_schedule(t: int, epsilon: float) -> None:
+    case = make_case("dqn", 1, epsilon_start=0.8, epsilon_end=0.2, epsilon_steps=100)
+    best = int(case.agent.greedy(case.state.belief.theta, OBS))
+    other = 1 - best
+    for coin, action in ((epsilon - 0.01, other), (epsilon + 0.01, best)):
+        draw = Draw(explore=jnp.array([coin, 0.25 if other == 0 else 0.75]), batch=case.draw.batch)
+        assert case.agent.act(case.state, draw, OBS, jnp.int32(t)) == action
+
+
+def test_draws_depend_on_their_key_alone(case: Case) -> None:
+    again, other = (case.agent.draw(jax.random.key(k)) for k in (1, 2))
+    assert same(again, case.draw)
+    assert not np.any(again.explore == other.explore)
+    assert not np.any(again.batch == other.batch)
+    assert again.batch.shape == (case.config.batch_size,)
+
+
+def test_joint_agents_multiply_the_noise_by_the_batch(x64) -> None:
+    def h(theta, x):
+        return theta[0] * x
+
+    for batching, noise in (("joint", 10 * 0.3), ("averaged", 0.3)):
+        config = make_config("ekf_dqn", batching=batching, batch_size=10, observation_noise=0.3, process_noise=0.0)
+        estimator = make_estimator(config)
+        belief = estimator.init(jnp.zeros(1))
+        belief, _ = estimator.update(belief, h, jnp.ones(1), jnp.ones(1))
+        np.testing.assert_allclose(belief.P, [[noise / (1 + noise)]], rtol=1e-12)

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from deeprok import checkpoint
+from deeprok.config import FORMAT
+from deeprok.errors import DeeprokError
+from deeprok.types import record
+
+
+@record
+class Leafy:
+    flag: Any
+    pair: Any
+
+
+def tree() -> dict[str, Any]:
+    return {
+        "scalar": np.float32(1.5),
+        "inner": Leafy(
+            flag=np.array([True, False, True]),
+            pair=(np.arange(6, dtype=np.int32).reshape(2, 3), np.array([2**32 - 1], np.uint32)),
+        ),
+        "flag": np.array(True),
+        "count": np.int32(-7),
+        "special": np.array([np.nan, np.inf, -0.0], np.float32),
+        "empty": np.zeros((0, 4), np.float32),
+    }
+
+
+def described(tree: Any) -> list[tuple[Any, ...]]:
+    return [(np.asarray(x).dtype, np.asarray(x).shape, np.asarray(x).tobytes()) for x in jax.tree.leaves(tree)]
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "checkpoint.safetensors"
+    checkpoint.save(path, {"run": tree(), "counter": np.int32(3)})
+    return path
+
+
+def test_round_trip(saved: Path) -> None:
+    loaded = checkpoint.load(saved, "run", tree())
+    assert jax.tree.structure(loaded) == jax.tree.structure(tree())
+    assert described(loaded) == described(tree())
+    assert checkpoint.load(saved, "counter", np.int32(0)) == 3
+    assert os.listdir(saved.parent) == [saved.name]
+
+
+def test_template_of_shapes(saved: Path) -> None:
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree())
+    assert described(checkpoint.load(saved, "run", shapes)) == described(tree())
+
+
+def test_part_of_a_tree(saved: Path) -> None:
+    assert described(checkpoint.load(saved, "run.inner", tree()["inner"])) == described(tree()["inner"])
+    assert checkpoint.load(saved, "run.count", np.int32(0)) == -7
+
+
+@pytest.mark.parametrize("array", [np.arange(12.0).reshape(3, 4).T, np.arange(12.0)[::2], jnp.arange(5)])
+def test_any_layout(tmp_path: Path, array: Any) -> None:
+    path = tmp_path / "x.safetensors"
+    checkpoint.save(path, {"a": {"x": array}})
+    np.testing.assert_array_equal(checkpoint.load(path, "a", {"x": array})["x"], array)
+
+
+MISMATCHES = {
+    "shape": (lambda t: {**t, "special": np.zeros(4, np.float32)}, "run.special", "[3]", "[4]"),
+    "rank": (lambda t: {**t, "scalar": np.zeros(1, np.float32)}, "run.scalar", "[]", "[1]"),
+    "dtype": (lambda t: {**t, "count": np.int64(0)}, "run.count", "int32", "int64"),
+    "missing": (lambda t: {**t, "inner": {**vars(t["inner"]), "more": np.zeros(2)}}, "run.inner.more", "has no", ""),
+}
+
+
+@pytest.mark.parametrize(("change", "leaf", "found", "wanted"), MISMATCHES.values(), ids=MISMATCHES)
+def test_mismatch_names_the_leaf(saved: Path, change: Any, leaf: str, found: str, wanted: str) -> None:
+    with pytest.raises(DeeprokError) as error:
+        checkpoint.load(saved, "run", change(tree()))
+    assert all(word in str(error.value) for word in (f"'{leaf}'", found, wanted, str(saved)))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.9])
+def test_cut_short(saved: Path, share: float) -> None:
+    data = saved.read_bytes()
+    saved.write_bytes(data[: int(share * len(data))])
+    with pytest.raises(DeeprokError, match="damaged or cut short"):
+        checkpoint.load(saved, "run", tree())
+
+
+def test_last_byte_missing(saved: Path) -> None:
+    saved.write_bytes(saved.read_bytes()[:-1])
+    with pytest.raises(DeeprokError, match="damaged or cut short"):
+        checkpoint.load(saved, "run", tree())
+
+
+GARBAGE = {
+    "noise": bytes(range(256)) * 8,
+    "text": b"not a checkpoint\n" * 40,
+    "zeros": bytes(1000),
+    "pickle": pickle.dumps({"run": list(range(100))}),
+}
+
+
+@pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE)
+def test_garbage(saved: Path, data: bytes) -> None:
+    saved.write_bytes(data)
+    with pytest.raises(DeeprokError, match="damaged or cut short") as error:
+        checkpoint.load(saved, "run", tree())
+    assert str(saved) in str(error.value)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(DeeprokError, match=r"has no checkpoint\.safetensors"):
+        checkpoint.load(tmp_path / "checkpoint.safetensors", "run", tree())
+
+
+def test_a_folder_in_its_place(tmp_path: Path) -> None:
+    with pytest.raises(DeeprokError):
+        checkpoint.load(tmp_path, "run", tree())
+
+
+@pytest.mark.parametrize("metadata", [None, {}, {"format": str(FORMAT + 1)}, {"format": "new"}])
+def test_other_format(tmp_path: Path, metadata: dict[str, str] | None) -> None:
+    path = tmp_path / "x.safetensors"
+    safetensors.numpy.save_file({"run.x": np.zeros(2)}, path, metadata=metadata)
+    with pytest.raises(DeeprokError, match=rf"format .*reads format {FORMAT}"):
+        checkpoint.load(path, "run", {"x": np.zeros(2)})
+
+
+@pytest.mark.parametrize("function", ["replace", "fsync"])
+@pytest.mark.parametrize("exists", [True, False])
+def test_full_disk_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, exists: bool
+) -> None:
+    path = tmp_path / "file"
+    if exists:
+        path.write_bytes(b"old")
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, function, fail)
+    with pytest.raises(DeeprokError, match="no space is left on the disk") as error:
+        checkpoint.write_atomically(path, b"new" * 1000)
+    assert str(path) in str(error.value)
+    assert ("kept" in str(error.value)) == exists
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == ({"file": b"old"} if exists else {})
+
+
+def test_other_failures_say_why(tmp_path: Path) -> None:
+    with pytest.raises(DeeprokError, match="No such file or directory"):
+        checkpoint.write_atomically(tmp_path / "nowhere" / "file", b"new")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(DeeprokError, match="directory"):
+        checkpoint.write_atomically(tmp_path / "folder", b"new")
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+def test_replaced_only_when_whole(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, replace, seen = saved.read_bytes(), os.replace, []
+
+    def watch(source: Path, target: Path) -> None:
+        assert saved.read_bytes() == old
+        assert described(checkpoint.load(source, "run", {"x": np.zeros(3)})) == described({"x": np.ones(3)})
+        seen.append(target)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", watch)
+    checkpoint.save(saved, {"run": {"x": np.ones(3)}})
+    assert seen == [saved]
+    assert os.listdir(saved.parent) == [saved.name]

@@ -1,0 +1,597 @@
+from __future__ import annotations
+
+import dataclasses
+import errno
+import itertools
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from rich.console import Console
+from test_evaluation import LEFT, write_run
+
+from deeprok import __version__, cli, runs
+from deeprok.cli import main
+from deeprok.config import ALGORITHMS, FORMAT, Config, GradientConfig, KalmanConfig, make_config
+
+SMALL = [
+    *("--hidden", "4", "--episodes", "5", "--horizon", "30", "--models", "2", "--batch-size", "3"),
+    *("--warm-up", "10", "--chunk-steps", "100", "--trial-models", "2"),
+]
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(cli, "_out", Console(width=200))
+
+
+@pytest.fixture
+def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`train` makes its folders and stops."""
+    monkeypatch.setattr(cli, "_train_runs", lambda *_: None)
+
+
+def exit_code(words: Sequence[str]) -> int:
+    """The code that a shell would see."""
+    try:
+        return main(words)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+def snapshot(folder: Path) -> dict[str, bytes | None]:
+    paths = sorted(folder.rglob("*"))
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in paths}
+
+
+def config_of(*words: str, out: Path) -> Config:
+    assert main(["train", *words, "--out", str(out)]) == 0
+    return runs.read_config(out)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("cli") / "runs"
+    words = ["train", "rtd_dqn", *SMALL, "--preset", "paper", "--seed", "3", "--seeds", "2"]
+    assert main([*words, "--acting", "member", "--out", str(out), "--jobs", "1"]) == 0
+    return out
+
+
+def test_train_makes_a_run_folder_for_each_seed(trained: Path) -> None:
+    assert sorted(path.name for path in trained.iterdir()) == ["seed-3", "seed-4"]
+    for seed in (3, 4):
+        folder = trained / f"seed-{seed}"
+        assert {path.name for path in folder.iterdir()} >= {"config.json", "metrics.jsonl", "checkpoint.safetensors"}
+        config = runs.read_config(folder)
+        assert (config.algorithm, config.preset, config.acting, config.seed) == ("rtd_dqn", "paper", "member", seed)
+        assert (config.episodes, config.hidden, config.discount) == (5, (4,), 0.9)
+        assert runs.read_metrics(folder)[-1]["episodes"] == 5
+    first, second = (safetensors.numpy.load_file(trained / f"seed-{s}" / runs.CHECKPOINT) for s in (3, 4))
+    assert not np.array_equal(first["run.agent.belief.theta"], second["run.agent.belief.theta"])
+
+
+@pytest.mark.parametrize("words", [["--resume", "{}"], ["--resume={}"], ["--resume", "{}", "--jobs", "2"]])
+def test_resuming_what_is_finished(trained: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    before = snapshot(trained)
+    assert main(["train", *(word.format(trained) for word in words)]) == 0
+    captured = capsys.readouterr()
+    assert "finished" in captured.err
+    assert f"deeprok evaluate {trained}" in captured.out
+    assert "seed-3" in captured.out
+    assert snapshot(trained) == before
+
+
+def test_resuming_without_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "run")
+    (run / runs.METRICS).unlink()
+    assert main(["train", "--resume", str(run)]) == 0
+    assert "run" in capsys.readouterr().out
+
+
+def test_evaluate_prints_tables(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["evaluate", str(trained), "--grid", "pole_length=0.2:1.4:2,cart_mass=0.1:7:3", "--episodes", "3"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    for word in ("rtd_dqn", "2 seeds", "best weights", "pole_length", "cart_mass", "3.55", "whole grid", "nominal"):
+        assert word in out
+    assert {path.name for path in trained.glob("*/evaluation.json")} == {"evaluation.json"}
+
+
+def test_evaluate_with_every_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "run", "deep_rok", best=LEFT)
+    words = "--grid pole_length=0.2:1.4:2 --episodes 4 --epsilon 0.2 --policy vote --members 3 --keep last --seed 1"
+    assert main(["evaluate", str(run), *words.split(), "--json"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    found = json.loads(out)
+    expected = dict(algorithm="deep_rok", episodes=4, epsilon=0.2, policy="vote", members=3, keep="last")
+    assert {name: found[name] for name in expected} == expected
+    assert found["grid"] == {"pole_length": [0.2, 1.4]}
+    assert {"mean_return", "success", "per_seed", "overall", "nominal"} <= set(found)
+    assert np.shape(found["success"]) == (2,)
+    assert json.loads((run / runs.EVALUATION).read_text()) == found
+
+
+def test_default_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: dict[str, Any] = {}
+
+    def fake(folder: Path, **options: Any) -> None:
+        seen.update(options, folder=folder)
+        raise cli.DeeprokError("enough")
+
+    monkeypatch.setattr(cli, "evaluate", fake)
+    assert main(["evaluate", str(tmp_path)]) == 2
+    seen.pop("advance")
+    assert seen == dict(
+        folder=tmp_path, grid="pole_length=0.2:1.4:7,cart_mass=0.1:7:7", episodes=500, epsilon=0.1, policy="mean",
+        members=20, keep="best", seed=0,
+    )  # fmt: skip
+
+
+# --- settings ---------------------------------------------------------------------------------------------------
+
+CHANGES: dict[str, tuple[str, Any]] = {
+    "seed": ("7", 7),
+    "episodes": ("9", 9),
+    "world": ("cartpole", "cartpole"),
+    "integrator": ("semi-implicit", "semi-implicit"),
+    "failing_reward": ("-1.5", -1.5),
+    "horizon": ("50", 50),
+    "nominal": ("cart_mass=1", "cart_mass=1"),
+    "box": ("gravity=8:11", "gravity=8:11"),
+    "models": ("3", 3),
+    "draw": ("product", "product"),
+    "fixed_models": ("cart_mass=1:3:3", "cart_mass=1:3:3"),
+    "acting": ("member", "member"),
+    "robust_set": ("minimum", "minimum"),
+    "robust_level": ("0.5", 0.5),
+    "discount": ("0.5", 0.5),
+    "hidden": ("5 6", (5, 6)),
+    "activation": ("relu", "relu"),
+    "input_scale": ("1 2 3 4", (1.0, 2.0, 3.0, 4.0)),
+    "batch_size": ("2", 2),
+    "replay_size": ("500", 500),
+    "warm_up": ("0", 0),
+    "train_every": ("2", 2),
+    "target_period": ("3", 3),
+    "epsilon_start": ("0.5", 0.5),
+    "epsilon_end": ("0", 0.0),
+    "epsilon_steps": ("0", 0),
+    "chunk_steps": ("40", 40),
+    "trial_every": ("3", 3),
+    "trial_models": ("3", 3),
+    "trial_epsilon": ("0", 0.0),
+    "optimizer": ("sgd", "sgd"),
+    "observation_noise": ("0.5", 0.5),
+    "process_noise": ("0", 0.0),
+    "prior_covariance": ("2.5", 2.5),
+    "batching": ("joint", "joint"),
+    "learning_rate": ("0.5", 0.5),
+}
+SETTINGS = {f.name for kind in (Config, GradientConfig, KalmanConfig) for f in dataclasses.fields(kind)}
+
+
+def flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def test_table_of_settings_is_complete() -> None:
+    assert set(CHANGES) == SETTINGS - {"algorithm", "preset", "double", "estimator"}
+
+
+@pytest.mark.parametrize(("name", "change"), CHANGES.items(), ids=CHANGES)
+def test_every_setting_is_an_option(untrained, tmp_path: Path, name: str, change: tuple[str, Any]) -> None:
+    text, value = change
+    algorithm = "ddqn" if name == "optimizer" else "deep_rok"
+    config = config_of(algorithm, flag(name), *text.split(), out=tmp_path / "run")
+    assert config == make_config(algorithm, **{name: value})
+
+
+@pytest.mark.parametrize(("option", "double"), [("--double", True), ("--no-double", False)])
+@pytest.mark.parametrize("algorithm", ["ddqn", "rtd_dqn"])
+def test_double(untrained, tmp_path: Path, algorithm: str, option: str, double: bool) -> None:
+    assert config_of(algorithm, option, out=tmp_path / "run").double == double
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("words", [[], ["--preset", "tuned"], ["--preset", "paper"], ["--preset=paper"]])
+def test_presets(untrained, tmp_path: Path, algorithm: str, words: list[str]) -> None:
+    config = config_of(algorithm, *words, out=tmp_path / "run")
+    assert config == make_config(algorithm, "paper" if "paper" in "".join(words) else "tuned")
+
+
+def test_default_folder(untrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "dqn"]) == 0
+    assert runs.read_config(tmp_path / "runs" / "dqn") == make_config("dqn")
+
+
+def test_seeds_begin_at_the_seed(untrained, tmp_path: Path) -> None:
+    assert main(["train", "dqn", "--seeds", "3", "--seed", "2", "--out", str(tmp_path)]) == 0
+    assert [(p.name, runs.read_config(p).seed) for p in runs.find(tmp_path)] == [(f"seed-{s}", s) for s in (2, 3, 4)]
+
+
+PRIORS = {
+    "vector.json": lambda n: [1.0 + i for i in range(n)],
+    "matrix.json": lambda n: (np.eye(n) * 2 + 0.1).tolist(),
+    "vector.npy": lambda n: np.arange(1.0, n + 1),
+    "matrix.npy": lambda n: np.eye(n, dtype=np.float32) * 3,
+}
+
+
+def write_prior(path: Path, values: Any) -> Path:
+    if path.suffix == ".npy":
+        np.save(path, values)
+    else:
+        path.write_text(json.dumps(values))
+    return path
+
+
+@pytest.mark.parametrize(("name", "values"), PRIORS.items(), ids=PRIORS)
+def test_prior_from_a_file(untrained, tmp_path: Path, name: str, values: Any) -> None:
+    path = write_prior(tmp_path / name, values(9))
+    config = config_of("deep_rok", "--hidden", "1", "--prior-covariance", str(path), out=tmp_path / "run")
+    assert isinstance(config.estimator, KalmanConfig)
+    np.testing.assert_allclose(config.estimator.prior_covariance, values(9))
+
+
+class Trap:
+    """Leaves a file behind if it is ever unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+# --- help -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
+def test_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(words) == 0
+    out = capsys.readouterr().out
+    assert all(command in out for command in cli.COMMANDS)
+
+
+HELPS: dict[str, set[str]] = {
+    "train deep_rok": SETTINGS - {"algorithm", "estimator", "optimizer"} | {"seeds", "out", "jobs"},
+    "train ddqn": SETTINGS
+    - {"algorithm", "estimator", "observation_noise", "process_noise", "prior_covariance", "batching"},
+    "train --resume x": {"resume", "jobs"},
+    "evaluate": {"grid", "episodes", "epsilon", "policy", "members", "keep", "json", "seed"},
+    "export": {"format", "out", "keep"},
+    "reproduce": {"seeds", "preset", "out"},
+}
+
+
+@pytest.mark.parametrize(("words", "options"), HELPS.items(), ids=HELPS)
+def test_help_mentions_every_option(words: str, options: set[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code([*words.split(), "--help"]) == 0
+    out = capsys.readouterr().out
+    assert [name for name in sorted(options) if flag(name) not in out] == []
+
+
+@pytest.mark.parametrize("command", ["train", "algorithms", "worlds"])
+def test_short_helps(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code([command, "--help"]) == 0
+    assert capsys.readouterr().out
+
+
+def test_algorithms(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["algorithms"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name, row in ALGORITHMS.items():
+        assert any(name in line and row.summary in line and row.estimator in line for line in lines)
+
+
+def test_worlds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["worlds"]) == 0
+    found = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert "cartpole" in found
+    quantities = ["cart_mass", "pole_length", "pole_mass", "gravity", "force", "time_step", "initial_range"]
+    assert set(quantities) <= set(found)
+    assert all(word in found["cart_mass"] for word in ("1.5", "0.1 – 7", "kg"))
+    assert all(word in found["pole_length"] for word in ("0.5", "0.2 – 1.4", "m"))
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == __version__
+
+
+# --- bad input --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("finished") / "run", "deep_rok")
+
+
+def damage(kind: str, run: Path) -> None:
+    """Does to a run folder what crashes, other versions and careless hands do."""
+    config, check = run / runs.CONFIG, run / runs.CHECKPOINT
+    if kind == "no config":
+        config.unlink()
+    elif kind == "half a config":
+        config.write_text(config.read_text()[:200])
+    elif kind == "empty config":
+        config.write_text("")
+    elif kind == "binary config":
+        config.write_bytes(bytes(range(128, 256)))
+    elif kind == "a list":
+        config.write_text("[1, 2]")
+    elif kind == "other version":
+        config.write_text(config.read_text().replace(f'"format": {FORMAT}', f'"format": {FORMAT + 1}'))
+    elif kind == "unknown setting":
+        config.write_text(config.read_text().replace('"discount"', '"discuont"'))
+    elif kind == "no checkpoint":
+        check.unlink()
+    elif kind == "half a checkpoint":
+        check.write_bytes(check.read_bytes()[: check.stat().st_size // 2])
+    elif kind == "pickled checkpoint":
+        check.write_bytes(pickle.dumps(Trap(run / "trapped")))
+    elif kind == "other checkpoint":
+        tensors = safetensors.numpy.load_file(check)
+        safetensors.numpy.save_file(tensors, check, metadata={"format": "999"})
+
+
+DAMAGES: dict[str, tuple[str, ...]] = {
+    "no config": ("not a run folder", "config.json"),
+    "half a config": ("config.json", "not a JSON object"),
+    "empty config": ("config.json", "not a JSON object"),
+    "binary config": ("config.json",),
+    "a list": ("config.json", "not a JSON object"),
+    "other version": ("config.json", f"format {FORMAT + 1}", f"reads format {FORMAT}"),
+    "unknown setting": ("config.json", "discuont"),
+    "no checkpoint": ("checkpoint.safetensors",),
+    "half a checkpoint": ("checkpoint.safetensors", "damaged or cut short"),
+    "pickled checkpoint": ("checkpoint.safetensors", "damaged or cut short"),
+    "other checkpoint": ("checkpoint.safetensors", "format 999"),
+}
+COMMANDS = {
+    "evaluate": ["evaluate", "{run}"],
+    "export": ["export", "{run}", "--out", "{out}"],
+    "resume": ["train", "--resume", "{run}"],
+}
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Runs a command that must fail with one sentence and change nothing; gives the sentence."""
+
+    def refused(words: Sequence[str]) -> str:
+        before = snapshot(tmp_path)
+        assert main(words) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.startswith("deeprok: ")
+        assert captured.err.count("\n") == 1
+        assert "Traceback" not in captured.err
+        assert snapshot(tmp_path) == before
+        return captured.err
+
+    return refused
+
+
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [(k, c) for k, c in itertools.product(DAMAGES, COMMANDS) if (k, c) != ("no checkpoint", "resume")],
+)
+def test_damaged_run(refused: Refused, finished: Path, tmp_path: Path, kind: str, command: str) -> None:
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    damage(kind, run)
+    said = refused([word.format(run=run, out=tmp_path / "policy.json") for word in COMMANDS[command]])
+    assert [word for word in (str(run), *DAMAGES[kind]) if word not in said] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_missing_run(refused: Refused, tmp_path: Path, command: str) -> None:
+    run = tmp_path / "nowhere"
+    said = refused([word.format(run=run, out=tmp_path / "policy.json") for word in COMMANDS[command]])
+    assert f"no run folder {run}" in said
+
+
+WRONG_TYPES = {
+    "hidden": 5, "box": 3, "algorithm": ["deep_rok"], "episodes": "many", "seed": 1.5, "input_scale": "abcd",
+    "double": "yes", "nominal": None, "activation": {}, "estimator": 1, "discount": None, "fixed_models": 7,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG_TYPES.items(), ids=WRONG_TYPES)
+def test_wrong_type_in_a_config(refused: Refused, finished: Path, tmp_path: Path, name: str, value: Any) -> None:
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    fields = json.loads((run / runs.CONFIG).read_text())
+    (run / runs.CONFIG).write_text(json.dumps({**fields, name: value}))
+    said = refused(["evaluate", str(run), "--grid", "cart_mass=1", "--episodes", "1"])
+    assert name in said or "settings" in said
+
+
+BAD: dict[str, tuple[str, tuple[str, ...]]] = {
+    "algorithm": ("train deep_rock", ("algorithm 'deep_rock'", "'deep_rok'", "ddqn_dr")),
+    "preset": ("train dqn --preset tunned", ("preset 'tunned'", "'tuned'", "paper")),
+    "world": ("train dqn --world cartpol", ("world 'cartpol'", "'cartpole'")),
+    "activation": ("train dqn --activation tahn", ("activation 'tahn'", "'tanh'", "relu")),
+    "set": ("train rtd_dqn --robust-set cvarr", ("robust_set 'cvarr'", "'cvar'", "minimum")),
+    "name in box": ("train dqn --box pole_lenght=0.2:1.4", ("box", "'pole_lenght'", "'pole_length'")),
+    "name in nominal": ("train dqn --nominal cartmass=1", ("nominal", "'cartmass'", "'cart_mass'")),
+    "empty box": ("train dqn --box pole_length=1:1", ("box", "pole_length=1:1", "empty")),
+    "reversed box": ("train dqn --box pole_length=1.4:0.2", ("box", "pole_length=1.4:0.2", "reversed")),
+    "half a box": ("train dqn --box pole_length=1.4", ("box", "pole_length=1.4", "name=low:high")),
+    "unreadable box": ("train dqn --box pole_length=a:b", ("box", "pole_length=a:b", "can't be read")),
+    "mass of zero": ("train dqn --box cart_mass=0:7", ("box", "cart_mass", "value 0", "positive")),
+    "negative mass": ("train dqn --nominal cart_mass=-1", ("nominal", "cart_mass", "-1", "positive")),
+    "infinite mass": ("train dqn --nominal cart_mass=inf", ("nominal", "cart_mass", "inf")),
+    "models": ("train dqn --fixed-models cart_mass=3:1:2", ("fixed_models", "cart_mass=3:1", "reversed")),
+    "prior": ("train deep_rok --prior-covariance 0", ("prior_covariance", "0", "positive")),
+    "undefined prior": ("train deep_rok --prior-covariance nan", ("prior_covariance", "nan")),
+    "no prior": ("train deep_rok --prior-covariance nowhere.json", ("prior_covariance", "nowhere.json", ".npy")),
+    "noise": ("train deep_rok --observation-noise 0", ("observation_noise is 0", "positive")),
+    "process noise": ("train deep_rok --process-noise -1", ("process_noise is -1", "at least 0")),
+    "rate": ("train dqn --learning-rate 0", ("learning_rate is 0", "positive")),
+    "episodes": ("train dqn --episodes 0", ("episodes is 0", "at least 1")),
+    "discount": ("train dqn --discount 1", ("discount is 1", "below 1")),
+    "probability": ("train dqn --epsilon-end 1.5", ("epsilon_end is 1.5", "between 0 and 1")),
+    "level": ("train rtd_dqn --robust-set cvar --robust-level 0", ("robust_level is 0", "above 0")),
+    "layer": ("train dqn --hidden 0", ("hidden is (0,)", "at least 1")),
+    "scale": ("train dqn --input-scale 1 2 3", ("input_scale", "4")),
+    "chunk": ("train dqn --chunk-steps 5 --train-every 2", ("chunk_steps is 5", "train_every, which is 2")),
+    "seed": ("train dqn --seed -1", ("seed is -1", "4294967295")),
+    "seeds": ("train dqn --seeds 0", ("seeds is 0", "at least 1")),
+    "too large a seed": ("train dqn --seed 4294967295 --seeds 2", ("seed", "4294967295")),
+    "jobs": ("train dqn --jobs 0", ("jobs is 0", "at least 1")),
+    "grid name": ("evaluate {run} --grid pole_lenght=0.2:1.4:7", ("grid", "'pole_lenght'", "'pole_length'")),
+    "unreadable grid": ("evaluate {run} --grid pole_length", ("grid", "'pole_length'", "name=low:high:count")),
+    "numbers of a grid": ("evaluate {run} --grid pole_length=1:x:3", ("grid", "pole_length=1:x:3", "can't be read")),
+    "two numbers": ("evaluate {run} --grid pole_length=1:2", ("grid", "pole_length=1:2", "name=low:high:count")),
+    "part of a point": ("evaluate {run} --grid pole_length=1:2:2.5", ("grid", "pole_length", "2.5", "whole")),
+    "name twice": ("evaluate {run} --grid force=1,force=2", ("grid", "force", "twice")),
+    "mass of a grid": ("evaluate {run} --grid cart_mass=-1:1:3", ("grid", "cart_mass", "-1", "positive")),
+    "test episodes": ("evaluate {run} --episodes 0", ("episodes is 0", "at least 1")),
+    "test epsilon": ("evaluate {run} --epsilon 2", ("epsilon is 2", "between 0 and 1")),
+    "members": ("evaluate {run} --members 0", ("members is 0", "at least 1")),
+    "large test seed": ("evaluate {run} --seed 99999999999999999999", ("seed is 99999999999999999999",)),
+    "command": ("trian dqn", ("command 'trian'", "'train'")),
+    "needless word": ("worlds cartpole", ("worlds", "'cartpole'")),
+}
+
+
+@pytest.mark.parametrize(("words", "needed"), BAD.values(), ids=BAD)
+def test_bad_input(
+    refused: Refused,
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    needed: tuple[str, ...],
+) -> None:
+    run = shutil.copytree(finished, tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    said = refused(words.format(run=run).split())
+    assert [word for word in needed if word not in said] == []
+
+
+UNPARSED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "option": ("train dqn --episods 5", ("--episods", "--episodes")),
+    "number": ("train dqn --episodes many", ("--episodes", "many")),
+    "choice": ("train dqn --acting real", ("--acting", "real", "nominal", "sampled", "member")),
+    "policy": ("evaluate x --policy median", ("--policy", "median", "mean_q")),
+    "format": ("export x --format xml --out y", ("--format", "xml", "onnx")),
+    "no run": ("evaluate", ("RUN",)),
+    "no file": ("export x", ("--out",)),
+    "resume and settings": ("train --resume x --episodes 5", ("--episodes",)),
+}
+
+
+@pytest.mark.parametrize(("words", "needed"), UNPARSED.values(), ids=UNPARSED)
+def test_unparsed_words(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: str,
+    needed: tuple[str, ...],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert exit_code(words.split()) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert [word for word in needed if word not in captured.err] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def indefinite(n: int) -> list[list[float]]:
+    P = np.eye(n)
+    P[0, 1] = P[1, 0] = 2.0
+    return P.tolist()
+
+
+BAD_PRIORS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
+    "short": ("p.json", [1.0] * 8, ("(8,)", "9")),
+    "wrong matrix": ("p.npy", np.eye(3), ("(3, 3)", "9 × 9")),
+    "negative": ("p.json", [1.0] * 8 + [-1.0], ("-1", "positive")),
+    "indefinite": ("p.json", indefinite(9), ("positive definite",)),
+    "asymmetric": ("p.json", (np.eye(9) + np.eye(9, k=1)).tolist(), ("symmetric",)),
+    "ragged": ("p.json", [[1.0, 2.0], [1.0]], ()),
+    "words": ("p.json", ["a"] * 9, ()),
+    "object": ("p.json", {"a": 1}, ()),
+    "complex": ("p.npy", np.ones(9, complex), ()),
+}
+
+
+@pytest.mark.parametrize(("name", "values", "needed"), BAD_PRIORS.values(), ids=BAD_PRIORS)
+def test_bad_prior(refused: Refused, tmp_path: Path, name: str, values: Any, needed: tuple[str, ...]) -> None:
+    path = write_prior(tmp_path / name, values)
+    said = refused(
+        ["train", "deep_rok", "--hidden", "1", "--prior-covariance", str(path), "--out", str(tmp_path / "run")]
+    )
+    assert [word for word in ("prior_covariance", *needed) if word not in said] == []
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"no array"])
+def test_damaged_prior(refused: Refused, tmp_path: Path, content: bytes) -> None:
+    for path in (tmp_path / "p.npy", tmp_path / "p.json"):
+        path.write_bytes(content)
+        words = ["train", "deep_rok", "--prior-covariance", str(path), "--out", str(tmp_path / "run")]
+        assert str(path) in refused(words)
+
+
+def test_pickled_prior_is_not_read(refused: Refused, tmp_path: Path) -> None:
+    path, trap = tmp_path / "prior.npy", tmp_path / "trapped"
+    np.save(path, np.array([Trap(trap)] * 9, dtype=object), allow_pickle=True)
+    refused(["train", "deep_rok", "--hidden", "1", "--prior-covariance", str(path), "--out", str(tmp_path / "run")])
+    assert not trap.exists()
+    np.load(path, allow_pickle=True)  # the trap works
+    assert trap.exists()
+
+
+@pytest.mark.parametrize("seeds", [[], ["--seeds", "2"]])
+def test_full_folder_is_kept(refused: Refused, tmp_path: Path, seeds: list[str]) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("precious")
+    said = refused(["train", "dqn", "--out", str(tmp_path / "out"), *seeds])
+    assert f"--resume {tmp_path / 'out'}" in said
+
+
+def test_full_disk(refused: Refused, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "policy.json").write_text("old")
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    for words in (
+        ["export", str(run), "--out", str(tmp_path / "policy.json")],
+        ["evaluate", str(run), "--grid", "cart_mass=1", "--episodes", "1"],
+    ):
+        assert "no space is left on the disk" in refused(words)
+
+
+def test_export_into_a_file(refused: Refused, finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    said = refused(["export", str(finished), "--out", str(tmp_path / "file" / "policy.json")])
+    assert str(tmp_path / "file") in said
+
+
+def test_ensemble_of_a_point(refused: Refused, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", "rtd_dqn")
+    assert "rtd_dqn has no posterior" in refused(["evaluate", str(run), "--policy", "vote"])
+
+
+def test_interrupted(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "evaluate", stop)
+    assert main(["evaluate", str(finished)]) == 130

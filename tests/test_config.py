@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deeprok.config import ALGORITHMS, FORMAT, PRESETS, Config, GradientConfig, KalmanConfig, from_json, make_config
+from deeprok.errors import DeeprokError
+
+every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
+
+
+@every_algorithm
+@pytest.mark.parametrize("preset", PRESETS)
+def test_json_round_trip(algorithm: str, preset: str) -> None:
+    config = make_config(algorithm, preset, seed=3, hidden=(7, 5, 3), box="gravity=1:20", learning_rate=0.5)
+    assert from_json(config.to_json(), "config.json") == config
+
+
+@pytest.mark.parametrize("prior", [2.0, (1.0, 2.0), ((2.0, 0.5), (0.5, 1.0))])
+def test_prior_survives_json(prior: Any) -> None:
+    n = make_config("deep_rok", hidden=(1,)).make_network(make_config("deep_rok").make_world()).num_weights
+    if isinstance(prior, tuple):
+        block = np.asarray(prior)
+        full = np.eye(n) if block.ndim == 2 else np.ones(n)
+        full[tuple(slice(2) for _ in block.shape)] = block
+        prior = tuple(map(tuple, full.tolist())) if block.ndim == 2 else tuple(full.tolist())
+    config = make_config("deep_rok", hidden=(1,), prior_covariance=prior)
+    assert from_json(config.to_json(), "config.json") == config
+
+
+@every_algorithm
+def test_preset_paper(algorithm: str) -> None:
+    config = make_config(algorithm, "paper")
+    world = config.make_world()
+    assert config.make_network(world).num_weights == 562
+    assert config.make_network(world).sizes == (4, 20, 20, 2)
+    assert config.activation == "tanh"
+    assert (config.batch_size, config.discount, config.episodes, config.horizon) == (10, 0.9, 700, 200)
+    assert (config.models, config.draw, config.robust_set) == (5, "pairs", "minimum")
+    assert config.make_box(world) == {"pole_length": (0.2, 1.4), "cart_mass": (0.1, 7.0)}
+    assert config.failing_reward == 0.0
+    if ALGORITHMS[algorithm].estimator == "gradient":
+        assert config.estimator == GradientConfig(learning_rate=1e-3, optimizer="adam")
+    else:
+        assert config.estimator == KalmanConfig(
+            observation_noise=0.001, process_noise=0.01, prior_covariance=1.0, batching="averaged", learning_rate=1.0
+        )
+
+
+def test_tuned_shares_all_but_the_estimators() -> None:
+    own = {"algorithm", "estimator", "double", "acting"}
+    configs = [dataclasses.asdict(make_config(algorithm, "tuned")) for algorithm in ALGORITHMS]
+    shared = [{k: v for k, v in config.items() if k not in own} for config in configs]
+    assert all(config == shared[0] for config in shared)
+    for kind in ("gradient", "kalman"):
+        of_kind = [c["estimator"] for c, a in zip(configs, ALGORITHMS.values(), strict=True) if a.estimator == kind]
+        assert all(estimator == of_kind[0] for estimator in of_kind)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_rows_differ_as_the_table_says(preset: str) -> None:
+    rows = {a: make_config(a, preset) for a in ALGORITHMS}
+    assert {a for a, c in rows.items() if c.double} == {"ddqn", "ddqn_dr"}
+    assert {a for a, c in rows.items() if c.row.robust} == {"rtd_dqn", "deep_rok"}
+    assert {a for a, c in rows.items() if isinstance(c.estimator, KalmanConfig)} == {"ekf_dqn", "deep_rok"}
+    assert (rows["ddqn"].acting, rows["ddqn_dr"].acting) == ("nominal", "sampled")
+
+
+def test_changes_reach_the_settings_and_the_estimator() -> None:
+    config = make_config("deep_rok", batch_size=3, process_noise=0.5, batching="joint")
+    assert config.batch_size == 3
+    assert isinstance(config.estimator, KalmanConfig)
+    assert (config.estimator.process_noise, config.estimator.batching) == (0.5, "joint")
+
+
+def test_made_from_settings() -> None:
+    config = make_config("rtd_dqn", nominal="cart_mass=2,gravity=5", horizon=50, draw="product", models=3)
+    world = config.make_world()
+    assert (float(world.nominal.cart_mass), float(world.nominal.gravity)) == (2.0, 5.0)
+    assert float(world.nominal.pole_length) == 0.5
+    assert world.horizon == 50
+    assert config.make_models(world).size == 9
+    fixed = make_config("rtd_dqn", fixed_models="pole_length=1;pole_length=2:3:4")
+    assert fixed.make_models(world).size == 5
+
+
+NAN, INF = float("nan"), float("inf")
+NUMBERS: dict[str, list[Any]] = {
+    "seed": [-1, 2**32, 0.5, "1", True],
+    "episodes": [0, -3, 1.5, NAN, INF, None, "7"],
+    "failing_reward": [NAN, INF, "0"],
+    "horizon": [0, 2.5],
+    "models": [0, 2.5],
+    "discount": [1.0, -0.1, NAN, 2],
+    "batch_size": [0, 1.5],
+    "replay_size": [0],
+    "warm_up": [-1, 0.5],
+    "train_every": [0],
+    "target_period": [0],
+    "epsilon_start": [1.1, -0.1, NAN],
+    "epsilon_end": [2],
+    "epsilon_steps": [-1],
+    "chunk_steps": [0],
+    "trial_every": [0],
+    "trial_models": [0],
+    "trial_epsilon": [1.5],
+    "learning_rate": [0.0, -1.0, NAN],
+    "observation_noise": [0.0, -1.0, INF],
+    "process_noise": [-1e-9, NAN],
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(f, v) for f, values in NUMBERS.items() for v in values])
+def test_bad_numbers_are_named(field: str, value: Any) -> None:
+    with pytest.raises(DeeprokError, match=rf"^{field} is {value}") as error:
+        make_config("deep_rok", **{field: value})
+    assert "must be" in str(error.value)
+
+
+def test_every_number_has_a_bad_value_here() -> None:
+    numbers = {
+        f.name
+        for kind in (Config, GradientConfig, KalmanConfig)
+        for f in dataclasses.fields(kind)
+        if type(f.default) in (int, float)
+    }
+    assert numbers - {"robust_level", "prior_covariance"} <= set(NUMBERS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"world": "cartpol"}, "world 'cartpol': did you mean 'cartpole'"),
+        ({"integrator": "eular"}, "integrator 'eular': did you mean 'euler'"),
+        ({"draw": "pair"}, "draw 'pair': did you mean 'pairs'"),
+        ({"acting": "nominel"}, "acting 'nominel': did you mean 'nominal'"),
+        ({"robust_set": "cvarr"}, "robust_set 'cvarr': did you mean 'cvar'"),
+        ({"activation": "tan"}, "activation 'tan': did you mean 'tanh'"),
+        ({"batching": "jont"}, "batching 'jont': did you mean 'joint'"),
+        ({"acting": ["nominal"]}, "acting.*nominal"),
+        ({"robust_set": "cvar", "robust_level": 0.0}, "robust_level is 0"),
+        ({"robust_set": "cvar", "robust_level": 1.5}, "robust_level is 1.5"),
+        ({"robust_level": NAN}, "robust_level is nan"),
+        ({"hidden": ()}, r"hidden is \(\)"),
+        ({"hidden": (20, 0)}, r"hidden is \(20, 0\)"),
+        ({"hidden": (2.5,)}, r"hidden is \(2.5,\)"),
+        ({"hidden": 5}, "hidden is .*5"),
+        ({"input_scale": (1.0, 1.0)}, r"input_scale is \(1.0, 1.0\).*4"),
+        ({"input_scale": (1.0, 0.0, 1.0, 1.0)}, "input_scale is .*0.0"),
+        ({"input_scale": (1.0, NAN, 1.0, 1.0)}, "input_scale is .*nan"),
+        ({"input_scale": 1.0}, "input_scale is .*1.0"),
+        ({"double": "yes"}, "double is yes"),
+        ({"box": ""}, "box: '' can't be read"),
+        ({"box": 3}, "box.*3"),
+        ({"box": "pole_lenght=1:2"}, "did you mean 'pole_length'"),
+        ({"box": "pole_length=2:1"}, "box.*reversed"),
+        ({"box": "cart_mass=0:1"}, "cart_mass the value 0"),
+        ({"nominal": "cart_mass=-1"}, "nominal gives cart_mass the value -1"),
+        ({"fixed_models": "cart_mass"}, "fixed_models: 'cart_mass' can't be read"),
+        ({"train_every": 4, "chunk_steps": 3}, "chunk_steps is 3"),
+        ({"estimator": GradientConfig()}, "estimator"),
+    ],
+)
+def test_bad_settings_are_named(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(DeeprokError, match=said) as error:
+        make_config("deep_rok", **changes)
+    assert "\n" not in str(error.value)
+
+
+def test_bad_optimizer_is_named() -> None:
+    with pytest.raises(DeeprokError, match="optimizer 'adamm': did you mean 'adam'"):
+        make_config("dqn", optimizer="adamm")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("deep_rock",), "algorithm 'deep_rock': did you mean 'deep_rok'"),
+        (("xyzzy",), "algorithm 'xyzzy': known are"),
+        (("dqn", "tunned"), "preset 'tunned': did you mean 'tuned'"),
+    ],
+)
+def test_unknown_algorithm_or_preset(arguments: tuple[str, ...], said: str) -> None:
+    with pytest.raises(DeeprokError, match=said):
+        make_config(*arguments)
+
+
+def test_unknown_setting_has_the_nearest_match() -> None:
+    with pytest.raises(DeeprokError, match="setting 'batchsize': did you mean 'batch_size'"):
+        make_config("dqn", batchsize=3)
+    with pytest.raises(DeeprokError, match="process_noise"):
+        make_config("dqn", process_noise=0.1)  # an estimator's setting that this algorithm lacks
+
+
+N = 9  # weights of the network 4-1-2
+
+
+def spoilt(at: tuple[int, int], value: float) -> np.ndarray:
+    P = np.eye(N)
+    P[at] = value
+    return P
+
+
+@pytest.mark.parametrize(
+    ("prior", "said"),
+    [
+        (0.0, "prior_covariance .*0"),
+        (-1.0, "prior_covariance .*-1"),
+        (NAN, "prior_covariance .*nan"),
+        (INF, "prior_covariance .*inf"),
+        ("one", "prior_covariance"),
+        ((1.0,) * (N - 1), rf"shape \({N - 1},\).*{N}"),
+        ((1.0,) * (N - 1) + (0.0,), "variance of 0"),
+        (((1.0,) * N,) * 2, rf"shape \(2, {N}\)"),
+        (((1.0, 2.0), (1.0,)), "unequal"),
+        (spoilt((0, 1), 0.5), "not symmetric"),
+        (spoilt((0, 0), -1.0), "not positive definite"),
+        (np.ones((N, N)) - 0.1 * np.eye(N), "not positive definite"),
+        (spoilt((0, 0), NAN), "prior_covariance"),
+        (spoilt((0, 0), INF), "prior_covariance"),
+    ],
+)
+def test_bad_priors(prior: Any, said: str) -> None:
+    if isinstance(prior, np.ndarray):
+        prior = tuple(map(tuple, prior.tolist()))
+    with pytest.raises(DeeprokError, match=said):
+        make_config("deep_rok", hidden=(1,), prior_covariance=prior)
+
+
+def edited(**changes: Any) -> str:
+    fields = {**json.loads(make_config("deep_rok").to_json()), **changes}
+    return json.dumps({name: value for name, value in fields.items() if value != "drop"})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "not a JSON object"),
+        ("{", "not a JSON object"),
+        ("[1]", "not a JSON object"),
+        ('"text"', "not a JSON object"),
+        (edited(format=FORMAT - 1), f"format {FORMAT - 1}.*format {FORMAT}"),
+        (edited(format="drop"), "format None"),
+        (edited(algorithm="deep_rock"), "did you mean 'deep_rok'"),
+        (edited(algorithm="drop"), "algorithm"),
+        (edited(algorithm=["dqn"]), "algorithm"),
+        (edited(colour="blue"), "colour"),
+        (edited(discount="drop"), "discount"),
+        (edited(estimator="drop"), "lacks"),
+        (edited(estimator={"learning_rate": 1.0}), "process_noise"),
+        (edited(estimator=[1]), "lacks"),
+        (edited(discount=3), "discount is 3"),
+        (edited(batch_size=2.5), "batch_size is 2.5"),
+        (edited(algorithm="dqn"), "optimizer"),
+    ],
+)
+def test_bad_json(text: str, said: str) -> None:
+    with pytest.raises(DeeprokError, match=said) as error:
+        from_json(text, "here/config.json")
+    if "is 3" not in said and "2.5" not in said:
+        assert "here/config.json" in str(error.value)
+
+
+def test_whole_numbers_written_with_a_point_are_made_whole_or_refused() -> None:
+    try:
+        config = from_json(edited(episodes=20.0), "config.json")
+    except DeeprokError as error:
+        assert "episodes is 20.0" in str(error)  # noqa: PT017
+    else:
+        assert type(config.episodes) is int
+
+
+OTHER: dict[str, Any] = {
+    "algorithm": "ekf_dqn",
+    "preset": "paper",
+    "world": "another",
+    "integrator": "semi-implicit",
+    "nominal": "gravity=5",
+    "box": "gravity=1:2",
+    "draw": "product",
+    "fixed_models": "gravity=1",
+    "acting": "member",
+    "robust_set": "minimum",
+    "double": True,
+    "hidden": (3,),
+    "activation": "relu",
+    "input_scale": (1.0, 1.0, 1.0, 2.0),
+    "estimator": KalmanConfig(process_noise=0.3),
+}
+
+
+@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Config)])
+def test_digest_is_of_everything_but_the_seed(field: str) -> None:
+    config = make_config("deep_rok")
+    changed = dataclasses.replace(config, **{field: OTHER.get(field, getattr(config, field))})
+    if field not in OTHER:
+        changed = dataclasses.replace(config, **{field: getattr(config, field) + 1})
+    assert changed != config
+    assert (changed.digest() == config.digest()) == (field == "seed")
+
+
+@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(KalmanConfig)])
+def test_digest_is_of_every_estimator_setting(field: str) -> None:
+    config = make_config("deep_rok")
+    new = "joint" if field == "batching" else 0.123
+    changed = dataclasses.replace(config, estimator=dataclasses.replace(config.estimator, **{field: new}))
+    assert changed.digest() != config.digest()

@@ -1,0 +1,81 @@
+"""The documentation tells what the code does."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import deeprok
+from deeprok.cli import COMMANDS
+from deeprok.config import ALGORITHMS, Config, make_config
+
+ROOT = Path(__file__).parent.parent
+CLI = (ROOT / "docs" / "cli.md").read_text()
+
+
+def shown(value: Any) -> str:
+    if value == "":
+        return "none"
+    if isinstance(value, str):
+        return f"`{value}`"
+    if isinstance(value, tuple):
+        return "`" + " ".join(f"{x:g}" for x in value) + "`"
+    return str(value) if isinstance(value, int) else f"{value:g}"
+
+
+def settings() -> list[tuple[str, str, str]]:
+    """Name, value in `paper` and value in `tuned` of every setting."""
+    rows = []
+    for algorithm in ("rtd_dqn", "deep_rok"):
+        paper, tuned = (make_config(algorithm, preset) for preset in ("paper", "tuned"))
+        for field in dataclasses.fields(paper.estimator):
+            values = [getattr(config.estimator, field.name) for config in (paper, tuned)]
+            rows.append((field.name, *map(shown, values)))
+    for field in dataclasses.fields(Config):
+        if field.name not in ("algorithm", "preset", "estimator", "double"):
+            rows.append((field.name, shown(getattr(paper, field.name)), shown(getattr(tuned, field.name))))
+    return rows
+
+
+@pytest.mark.parametrize(("name", "paper", "tuned"), settings())
+def test_cli_page_has_every_setting_with_its_values(name: str, paper: str, tuned: str) -> None:
+    bold = tuned if tuned == paper else f"**{tuned}**"
+    assert f"| `--{name.replace('_', '-')}` | {paper} | {bold} |" in CLI
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_cli_page_has_every_command(command: str) -> None:
+    assert f"[`{command}`]" in CLI
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_readme_has_every_algorithm(algorithm: str) -> None:
+    assert f"| `{algorithm}` |" in (ROOT / "README.md").read_text()
+
+
+def test_readme_example_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert code
+    monkeypatch.chdir(tmp_path)
+    real_config, real_evaluate = deeprok.make_config, deeprok.evaluate
+    small = dict(hidden=(4,), chunk_steps=100, horizon=40, models=2, trial_models=2)
+
+    def quick_config(algorithm: str, **changes: Any) -> Config:
+        return real_config(algorithm, **{**changes, **small, "episodes": 4})
+
+    def quick_evaluate(folder: str, **options: Any) -> deeprok.Evaluation:
+        return real_evaluate(folder, **{**options, "episodes": 3})
+
+    monkeypatch.setattr(deeprok, "make_config", quick_config)
+    monkeypatch.setattr(deeprok, "evaluate", quick_evaluate)
+    exec(code[1], {})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("success over the grid 0.")
+    assert [line.split()[0] for line in lines[1:]] == ["0.2", "0.4", "0.6", "0.8", "1.0", "1.2", "1.4"]
+    assert sorted(path.name for path in (tmp_path / "runs" / "robust").iterdir()) == ["seed-0", "seed-1", "seed-2"]

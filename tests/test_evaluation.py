@@ -1,0 +1,417 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probe_worlds
+import pytest
+from scipy.stats import binomtest
+
+from deeprok import checkpoint, runs
+from deeprok.config import make_config
+from deeprok.errors import DeeprokError
+from deeprok.evaluation import (
+    PAPER_GRID,
+    ensemble_policy,
+    evaluate,
+    grid_player,
+    play_episodes,
+    summarise,
+    wilson,
+)
+from deeprok.exploration import epsilon_greedy
+from deeprok.networks import QNetwork
+from deeprok.runs import Best
+from deeprok.training import make_program
+from deeprok.types import Model
+from deeprok.worlds import World, cartpole, with_model
+
+#: a = 1{w·s > 0}, which succeeds on 94 % of the paper's grid at ε = 0.1.
+LINEAR = (0.0217, 0.0464, 1.0, 0.1881)
+#: Weights of a 4-1-2 network: Q = (−tanh(w·s), tanh(w·s)) acts as that policy.
+GOOD = np.array([*LINEAR, 0.0, -1.0, 1.0, 0.0, 0.0], np.float32)
+#: The same network, always left.
+LEFT = np.array([0.0] * 7 + [1.0, 0.0], np.float32)
+TINY: dict[str, Any] = dict(hidden=(1,), input_scale=(1.0,) * 4, episodes=3)
+
+
+def write_run(
+    folder: Path, algorithm: str = "rtd_dqn", best: Any = GOOD, last: Any = LEFT, spread: float = 1e-10, **changes: Any
+) -> Path:
+    """A finished run with the given weights."""
+    prior = {"prior_covariance": spread} if algorithm in ("ekf_dqn", "deep_rok") else {}
+    config = make_config(algorithm, **TINY | prior | changes)
+    runs.create(folder, config)
+    program = make_program(config)
+    run = program.init(jax.random.key(config.seed))
+
+    def belief(theta: Any) -> Any:
+        return program.agent.estimator.init(jnp.asarray(theta))
+
+    run = dataclasses.replace(
+        run,
+        agent=dataclasses.replace(run.agent, belief=belief(last)),
+        episodes=np.int32(config.episodes),
+        steps=np.int32(60),
+    )
+    kept = Best(belief=belief(best), trial_return=np.float32(100 + config.seed), steps=np.int32(40))
+    checkpoint.save(folder / runs.CHECKPOINT, {"run": run, "best": kept})
+    line = {"steps": 60, "episodes": 3, "returns": [20.0] * 3, "epsilon": 1.0, "seconds": 1.0, "trial_return": 100.0}
+    runs.append_metrics(folder, line)
+    return folder
+
+
+def linear(obs: jax.Array) -> jax.Array:
+    return (obs @ jnp.asarray(LINEAR) > 0).astype(int)
+
+
+def models(episodes: int, **values: float) -> Model:
+    return {name: jnp.full(episodes, value) for name, value in values.items()}
+
+
+def played_one_by_one(world: World, act: Any, models: Model, key: jax.Array, epsilon: float) -> list[float]:
+    """Each episode in a plain loop, with the draws that `play_episodes` makes."""
+    episodes = len(next(iter(models.values())))
+    reset_key, explore_key, world_key = jax.random.split(key, 3)
+    reset_keys = jax.random.split(reset_key, episodes)
+    explore = jax.random.uniform(explore_key, (world.horizon, episodes, 2))
+    step = jax.jit(world.step)
+    returns = []
+    for e in range(episodes):
+        params = with_model(world.nominal, {name: values[e] for name, values in models.items()})
+        state, obs = world.reset(reset_keys[e], params)
+        earned = 0.0
+        for t in range(world.horizon):
+            action = epsilon_greedy(explore[t, e], epsilon, act(obs[None])[0], len(world.actions))
+            outcome = step(jax.random.split(jax.random.fold_in(world_key, t), episodes)[e], state, action, params)
+            state, obs = outcome.state, outcome.obs
+            earned += float(outcome.reward)
+            if outcome.terminated:
+                break
+        returns.append(earned)
+    return returns
+
+
+def test_episodes_equal_a_plain_loop() -> None:
+    world = cartpole(horizon=30)
+    physics = {"pole_length": jnp.array([0.2, 0.5, 1.4]), "cart_mass": jnp.array([0.1, 1.5, 0.1])}
+    for epsilon, seed in ((0.0, 1), (0.8, 2)):
+        key = jax.random.key(seed)
+        returns = play_episodes(world, linear, physics, key, epsilon)
+        assert returns.tolist() == played_one_by_one(world, linear, physics, key, epsilon)
+        assert epsilon == 0 or returns.min() < 30
+
+
+def test_noisy_world_equals_a_plain_loop() -> None:
+    world, key = probe_worlds.drift(horizon=5), jax.random.key(3)
+
+    def first(obs: jax.Array) -> jax.Array:
+        return jnp.zeros(len(obs), int)
+
+    physics = {"size": jnp.array([1.0, 2.0, 0.5])}
+    returns = play_episodes(world, first, physics, key, 0.5)
+    np.testing.assert_allclose(returns, played_one_by_one(world, first, physics, key, 0.5), rtol=1e-5)
+    assert len(set(np.abs(returns).tolist())) == 3
+
+
+def test_cut_off_at_the_horizon() -> None:
+    returns = play_episodes(cartpole(), linear, models(20, cart_mass=1.5), jax.random.key(0), 0.0)
+    assert returns.tolist() == [200.0] * 20
+
+
+def test_an_ended_episode_earns_nothing_more() -> None:
+    world = cartpole(failing_reward=-7.0)
+    left = play_episodes(world, lambda obs: jnp.zeros(len(obs), int), models(5, cart_mass=1.0), jax.random.key(0), 0)
+    assert left.max() < 12 - 7  # the failure counts once
+    assert left.min() > 5 - 7
+
+
+RANDOM_PLAY = {"worst": (0.2, 0.1, 3.0, 5.0), "best": (1.4, 7.0, 62.0, 72.0)}
+
+
+@pytest.mark.parametrize(("length", "mass", "low", "high"), RANDOM_PLAY.values(), ids=RANDOM_PLAY)
+def test_random_play(length: float, mass: float, low: float, high: float) -> None:
+    physics = models(1500, pole_length=length, cart_mass=mass)
+    assert low < float(play_episodes(cartpole(), linear, physics, jax.random.key(0), 1.0).mean()) < high
+
+
+ENSEMBLE = {  # three members, two states: member -> state -> Q
+    "q": [[[1.0, 0.0], [0.0, 5.0]], [[1.0, 0.0], [1.0, 0.0]], [[0.0, 9.0], [1.0, 0.0]]],
+    "vote": [0, 0],
+    "mean_q": [1, 1],
+}
+
+
+def hand_made() -> tuple[QNetwork, jax.Array, jax.Array]:
+    """A network whose Q-values in the states ±1 are those of the table, and its members' weights."""
+    network = QNetwork((1, 2, 2), "relu", (1.0,))
+    thetas = []
+    for plus, minus in ENSEMBLE["q"]:  # hidden units are max(x, 0) and max(−x, 0)
+        thetas.append([1.0, -1.0, 0.0, 0.0, *plus, *minus, 0.0, 0.0])
+    return network, jnp.array(thetas), jnp.array([[1.0], [-1.0]])
+
+
+def test_hand_made_members() -> None:
+    network, thetas, states = hand_made()
+    np.testing.assert_allclose(jax.vmap(network.apply, (0, None))(thetas, states), np.array(ENSEMBLE["q"]))
+
+
+@pytest.mark.parametrize("kind", ["vote", "mean_q"])
+def test_members_that_disagree(kind: Any) -> None:
+    network, thetas, states = hand_made()
+    assert ensemble_policy(network, thetas, kind)(states).tolist() == ENSEMBLE[kind]
+
+
+@pytest.mark.parametrize("kind", ["mean", "vote", "mean_q", "sample"])
+def test_one_member_is_greedy(kind: Any) -> None:
+    network, thetas, states = hand_made()
+    for theta, q in zip(thetas, ENSEMBLE["q"], strict=True):
+        assert ensemble_policy(network, theta[None], kind)(states).tolist() == np.argmax(q, axis=1).tolist()
+
+
+def test_equal_votes_go_to_the_first_action() -> None:
+    network, thetas, states = hand_made()
+    assert ensemble_policy(network, thetas[1:], "vote")(states).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(("won", "trials"), [(0, 10), (10, 10), (3, 10), (94, 100), (499, 500), (1, 1)])
+def test_wilson(won: int, trials: int) -> None:
+    expected = binomtest(won, trials).proportion_ci(0.95, method="wilson")
+    low, high = wilson(np.array([won]), trials)
+    np.testing.assert_allclose([low[0], high[0]], [expected.low, expected.high], rtol=1e-9, atol=1e-12)
+
+
+def play_grid(axes: dict[str, Any], episodes: int, world: World | None = None, **options: Any) -> Any:
+    network = QNetwork((4, 1, 2), "tanh", (1.0,) * 4)
+    world = world or cartpole(horizon=60)
+    return grid_player(world, network, "mean", {n: np.array(v) for n, v in axes.items()}, episodes)(
+        GOOD[None], 0.5, **options
+    )
+
+
+def test_same_random_numbers_in_every_cell() -> None:
+    world = cartpole(horizon=60)
+
+    def weightless(key: jax.Array, state: Any, action: jax.Array, params: Any) -> Any:
+        return world.step(key, state, action, dataclasses.replace(params, gravity=9.8))
+
+    played = play_grid({"gravity": [1.0, 9.8, 20.0]}, 30, world._replace(step=weightless))
+    assert played.cells.shape == (3, 30)
+    assert len(set(played.cells[0])) > 5
+    for cell in played.cells:
+        np.testing.assert_array_equal(cell, played.nominal)
+
+
+def test_cells_in_several_groups() -> None:
+    # 2000 episodes: two cells at a time, and the last of five is alone.
+    axes, shares = {"pole_length": [0.2, 1.4], "cart_mass": [0.1, 7.0]}, []
+    played = play_grid(axes, 2000, seed=4, advance=shares.append)
+    assert shares == [pytest.approx(1 / 3)] * 3
+    alone = jax.jit(lambda physics: play_episodes(cartpole(horizon=60), linear, physics, jax.random.key(4), 0.5))
+    cells = [(0.2, 0.1), (0.2, 7.0), (1.4, 0.1), (1.4, 7.0), (0.5, 1.5)]
+    for (length, mass), returns in zip(cells, [*played.cells, played.nominal], strict=True):
+        physics = models(2000, pole_length=length, cart_mass=mass)
+        # Rounding may turn single episodes.
+        assert np.mean(np.asarray(alone(physics)) != returns) < 0.01
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seeds: one that is good at its best, and one that never is."""
+    folder = tmp_path_factory.mktemp("seeds")
+    write_run(folder / "seed-0", seed=0)
+    write_run(folder / "seed-1", seed=1, best=LEFT)
+    return folder
+
+
+def test_linear_policy_on_the_papers_grid(tmp_path: Path) -> None:
+    result = evaluate(write_run(tmp_path / "run"), episodes=50)
+    assert list(result.grid) == ["pole_length", "cart_mass"]
+    np.testing.assert_allclose(result.grid["pole_length"], [0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4])
+    np.testing.assert_allclose(result.grid["cart_mass"], [0.1, 1.25, 2.4, 3.55, 4.7, 5.85, 7.0])
+    assert result.overall.success == pytest.approx(0.94, abs=0.015)
+    assert result.nominal.success > 0.97
+    assert result.nominal.mean_return > 195
+    success = np.array(result.success)
+    assert success.shape == (7, 7)
+    assert success[0, 0] < 0.05  # a short pole on a light cart
+    assert success[1:, 1:].min() > 0.9
+    assert (result.epsilon, result.policy, result.members, result.keep) == (0.1, "mean", 1, "best")
+
+
+@pytest.fixture(scope="module")
+def two_seeds(seeds: Path) -> tuple[Any, dict[int, Any]]:
+    """An evaluation of both seeds, and each run's own `evaluation.json`."""
+    result = evaluate(seeds, "pole_length=0.5:1.5:3,cart_mass=1.5:7:2", episodes=40)
+    written = [json.loads((seeds / f"seed-{s}" / runs.EVALUATION).read_text()) for s in (0, 1)]
+    return result, dict(enumerate(written))
+
+
+def test_scores_of_seeds_agree(two_seeds: tuple[Any, dict[int, Any]]) -> None:
+    result, written = two_seeds
+    assert [one.seed for one in result.per_seed] == [0, 1]
+    for field in ("mean_return", "success"):
+        cells = np.array([getattr(one, field) for one in result.per_seed])
+        assert cells.shape == (2, 3, 2)
+        np.testing.assert_allclose(cells.mean(axis=0), getattr(result, field))
+        np.testing.assert_allclose(cells.mean(axis=(1, 2)), [getattr(one.overall, field) for one in result.per_seed])
+        np.testing.assert_allclose(cells.mean(), getattr(result.overall, field))
+        nominal = [getattr(one.nominal, field) for one in result.per_seed]
+        np.testing.assert_allclose(np.mean(nominal), getattr(result.nominal, field))
+    good, bad = result.per_seed
+    assert good.overall.success > 0.9
+    assert bad.overall.mean_return < 60
+    assert bad.overall.success == 0
+    # Two seeds of which one is good and one is bad differ more than the episodes of either.
+    assert np.min(result.std_return) > max(np.max(good.std_return), np.max(bad.std_return))
+    assert written[0]["per_seed"] == [dataclasses.asdict(good)]
+
+
+def test_intervals_hold_the_successes(two_seeds: tuple[Any, dict[int, Any]]) -> None:
+    result, _ = two_seeds
+    success = np.array(result.success)
+    low, high = wilson(success * 80, 80)
+    np.testing.assert_allclose(result.success_low, low)
+    np.testing.assert_allclose(result.success_high, high)
+    assert (low < success).all()
+    assert (success < high).all()
+
+
+def test_each_run_keeps_its_own(two_seeds: tuple[Any, dict[int, Any]]) -> None:
+    result, written = two_seeds
+    for seed, found in written.items():
+        one = result.per_seed[seed]
+        assert found["mean_return"] == one.mean_return
+        assert found["success"] == one.success
+        assert found["overall"] == dataclasses.asdict(one.overall)
+        assert set(found) == set(result.to_dict())
+
+
+def test_object_has_the_promised_keys(two_seeds: tuple[Any, dict[int, Any]]) -> None:
+    found = json.loads(json.dumps(two_seeds[0].to_dict()))
+    assert {"algorithm", "grid", "mean_return", "success", "per_seed", "overall", "nominal"} <= set(found)
+    assert found["algorithm"] == "rtd_dqn"
+    assert found["grid"] == {"pole_length": [0.5, 1.0, 1.5], "cart_mass": [1.5, 7.0]}
+    for scores in (found["overall"], found["nominal"]):
+        assert set(scores) == {"mean_return", "success"}
+    for one in found["per_seed"]:
+        assert {"seed", "mean_return", "success", "overall", "nominal"} <= set(one)
+
+
+def test_nominal_is_the_nominal_cell(seeds: Path) -> None:
+    result = evaluate(seeds / "seed-0", "pole_length=0.5,cart_mass=1.5", episodes=30, epsilon=0.6, keep="best")
+    assert result.mean_return == [[result.nominal.mean_return]]
+    assert result.success == [[result.nominal.success]]
+    assert 0 < result.nominal.success < 1
+
+
+def test_last_weights(seeds: Path) -> None:
+    result = evaluate(seeds / "seed-0", "cart_mass=1.5", episodes=10, epsilon=0.0, keep="last")
+    assert result.keep == "last"
+    assert result.overall.mean_return < 15  # always left
+
+
+def test_nominal_parameters_are_the_runs_own(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", nominal="force=1")
+    weak = evaluate(run, "force=1:10:2", episodes=10, epsilon=0.0)
+    assert weak.nominal.mean_return == weak.mean_return[0]
+
+
+@pytest.fixture(scope="module")
+def posterior(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Evaluations of a Kalman agent with a certain spread of its weights."""
+    folder = tmp_path_factory.mktemp("posterior")
+    for name, spread in (("narrow", 1e-10), ("wide", 1.0)):
+        write_run(folder / name, "deep_rok", spread=spread)
+    return lambda name, **options: evaluate(folder / name, "cart_mass=0.5:7:2", episodes=20, epsilon=0.3, **options)
+
+
+@pytest.mark.parametrize("policy", ["vote", "mean_q"])
+def test_narrow_ensemble_acts_as_its_mean(posterior, policy: str) -> None:
+    mean, ensemble = posterior("narrow"), posterior("narrow", policy=policy, members=3)
+    assert (ensemble.policy, ensemble.members, ensemble.episodes) == (policy, 3, 20)
+    np.testing.assert_allclose(ensemble.mean_return, mean.mean_return, rtol=0.02)
+
+
+def test_sample_tests_each_member_alone(posterior) -> None:
+    mean, sample = posterior("wide"), posterior("wide", policy="sample", members=5)
+    assert (sample.policy, sample.members, sample.episodes) == ("sample", 5, 20)
+    assert sample.overall.mean_return < mean.overall.mean_return - 10  # some members are bad
+
+
+def test_point_agent_has_no_ensemble(seeds: Path) -> None:
+    for policy in ("vote", "mean_q", "sample"):
+        with pytest.raises(DeeprokError, match=f"policy is {policy}, but rtd_dqn has no posterior"):
+            evaluate(seeds, policy=policy)
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no episodes": (dict(episodes=0), "episodes is 0"),
+    "no members": (dict(members=0), "members is 0"),
+    "epsilon": (dict(epsilon=1.5), "epsilon is 1.5"),
+    "undefined epsilon": (dict(epsilon=float("nan")), "epsilon is nan"),
+    "policy": (dict(policy="median"), "unknown policy 'median'.*mean"),
+    "keep": (dict(keep="first"), "unknown keep 'first'.*last"),
+    "grid": (dict(grid="pole_length"), "can't be read"),
+    "no grid": (dict(grid=""), "can't be read"),
+    "name": (dict(grid="pole_lenght=1:2:3"), "did you mean 'pole_length'"),
+    "mass": (dict(grid="cart_mass=0:2:3"), "cart_mass the value 0"),
+    "reversed": (dict(grid="cart_mass=3:2:3"), "reversed"),
+    "points": (dict(grid="cart_mass=1:2:1"), "at least 2"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), BAD.values(), ids=BAD)
+def test_bad_options(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    run = write_run(tmp_path / "run", "deep_rok")
+    with pytest.raises(DeeprokError, match=message):
+        evaluate(run, **options)
+    assert not (run / runs.EVALUATION).exists()
+
+
+def test_runs_of_different_settings(tmp_path: Path) -> None:
+    write_run(tmp_path / "seed-0")
+    write_run(tmp_path / "seed-1", seed=1, discount=0.5)
+    with pytest.raises(DeeprokError, match="differ in more than their seed"):
+        evaluate(tmp_path)
+
+
+def test_one_damaged_seed_leaves_the_others(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write_run(tmp_path / f"seed-{seed}", seed=seed)
+    (tmp_path / "seed-1" / runs.CHECKPOINT).write_bytes(b"")
+    with pytest.raises(DeeprokError, match="damaged"):
+        evaluate(tmp_path, "cart_mass=1", episodes=2)
+    assert not (tmp_path / "seed-0" / runs.EVALUATION).exists()
+
+
+def test_seeds_are_found_in_order(tmp_path: Path) -> None:
+    for seed in (10, 2, 0):
+        runs.create(tmp_path / f"seed-{seed}", make_config("ddqn", seed=seed))
+    assert [path.name for path in runs.find(tmp_path)] == ["seed-0", "seed-2", "seed-10"]
+
+
+def test_summary_of_known_returns() -> None:
+    world = cartpole()
+    cells = np.array([[200.0, 195.0, 196.0, 0.0], [10.0, 20.0, 30.0, 40.0]])
+
+    class Returns:
+        def __init__(self, shift: float) -> None:
+            self.cells, self.nominal = cells + shift, np.array([200.0, 100.0]) + shift
+
+    axes = {"cart_mass": np.array([1.0, 2.0])}
+    result = summarise("ddqn", world, axes, {5: Returns(0.0), 7: Returns(-1.0)}, 0.1, "mean", 1, "last")
+    assert result.per_seed[0].success == [0.5, 0.0]  # above 195, not at it
+    assert result.per_seed[1].success == [0.25, 0.0]
+    assert result.success == [0.375, 0.0]
+    assert result.mean_return == [147.25, 24.5]
+    assert result.nominal == type(result.nominal)(149.5, 0.5)
+    assert (result.episodes, result.keep) == (4, "last")
+    np.testing.assert_allclose(result.std_return, np.hstack([cells, cells - 1]).std(axis=1))
+    assert PAPER_GRID == "pole_length=0.2:1.4:7,cart_mass=0.1:7:7"

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnxruntime
+import oracles
+import pytest
+from test_evaluation import GOOD, LEFT, write_run
+
+from deeprok import export
+from deeprok.cli import main
+from deeprok.errors import DeeprokError
+from deeprok.export import FORMATS, export_policy
+from deeprok.networks import ACTIVATIONS, QNetwork
+from deeprok.worlds import cartpole
+
+SCALE = (0.5, 0.5, 5.0, 0.5)
+
+
+def read_json(path: Path, states: np.ndarray) -> np.ndarray:
+    """Actions of the JSON policy, as a user without this package would compute them."""
+    policy = json.loads(path.read_text())
+    x = states * policy["input_scale"]
+    *hidden, last = policy["layers"]
+    for layer in hidden:
+        x = oracles.ACTIVATIONS[policy["activation"]](x @ np.transpose(layer["weights"]) + layer["bias"])
+    return np.argmax(x @ np.transpose(last["weights"]) + last["bias"], axis=1)
+
+
+def read_onnx(path: Path, states: np.ndarray) -> np.ndarray:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    q, action = session.run(["q", "action"], {"obs": states})
+    np.testing.assert_array_equal(q.argmax(axis=1), action)
+    return action
+
+
+READERS = {"json": read_json, "onnx": read_onnx}
+
+
+def states(count: int = 10_000) -> np.ndarray:
+    return (np.random.default_rng(1).normal(size=(count, 4)) * [1, 1, 0.1, 1]).astype(np.float32)
+
+
+def make(activation: str = "tanh") -> tuple[QNetwork, np.ndarray]:
+    network = QNetwork((4, 6, 5, 2), activation, SCALE)
+    theta = np.array(network.init(jax.random.key(3)))
+    theta += 0.1 * np.random.default_rng(0).normal(size=theta.shape).astype(np.float32)  # biases too
+    q = np.asarray(network.apply(jnp.asarray(theta), jnp.asarray(states())))
+    # Both actions should come up, whatever the activation.
+    theta[-2:] -= np.median(q[:, 1] - q[:, 0]) * np.array([-0.5, 0.5], np.float32)
+    return network, theta
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_same_actions(tmp_path: Path, activation: str, kind: Any) -> None:
+    network, theta = make(activation)
+    path = tmp_path / "new" / f"policy.{kind}"
+    export_policy(network, theta, cartpole(), kind, path)
+    q = np.asarray(network.apply(jnp.asarray(theta), jnp.asarray(states())))
+    clear = np.abs(q[:, 0] - q[:, 1]) > 1e-5
+    assert clear.mean() > 0.99
+    assert 0.4 < q.argmax(axis=1).mean() < 0.6
+    actions = READERS[kind](path, states())
+    assert actions.shape == (10_000,)
+    np.testing.assert_array_equal(actions[clear], q.argmax(axis=1)[clear])
+
+
+def test_json_describes_itself(tmp_path: Path) -> None:
+    network, theta = make("elu")
+    export_policy(network, theta, cartpole(), "json", tmp_path / "policy.json")
+    policy = json.loads((tmp_path / "policy.json").read_text())
+    assert (policy["world"], policy["actions"]) == ("cartpole", ["left", "right"])
+    assert (policy["activation"], policy["input_scale"]) == ("elu", list(SCALE))
+    assert [np.shape(layer["weights"]) for layer in policy["layers"]] == [(6, 4), (5, 6), (2, 5)]
+    assert sum(np.size(layer["weights"]) + np.size(layer["bias"]) for layer in policy["layers"]) == len(theta)
+
+
+def test_onnx_takes_any_batch(tmp_path: Path) -> None:
+    network, theta = make()
+    export_policy(network, theta, cartpole(), "onnx", tmp_path / "policy.onnx")
+    assert [len(read_onnx(tmp_path / "policy.onnx", states(n))) for n in (1, 7)] == [1, 7]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("damage", [lambda theta: -theta, lambda theta: np.roll(theta, 1), lambda theta: theta * 0.5])
+def test_wrong_export_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, damage: Any) -> None:
+    network, theta = make()
+    path = tmp_path / "policy"
+    path.write_text("old")
+    write = getattr(export, f"to_{kind}")
+    monkeypatch.setattr(export, f"to_{kind}", lambda network, theta, *rest: write(network, damage(theta), *rest))
+    with pytest.raises(DeeprokError, match=r"differs from the agent on \d+ of 10000 states; nothing written"):
+        export_policy(network, theta, cartpole(), kind, path)
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"policy": "old"}
+
+
+def test_onnx_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(DeeprokError, match=r"pip install 'deeprok\[onnx\]'"):
+        export_policy(*make(), cartpole(), "onnx", tmp_path / "policy.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def weights(path: Path) -> np.ndarray:
+    layers = json.loads(path.read_text())["layers"]
+    return np.concatenate([part for x in layers for part in (np.transpose(x["weights"]).reshape(-1), x["bias"])])
+
+
+@pytest.mark.parametrize(("options", "expected"), [([], GOOD), (["--keep", "best"], GOOD), (["--keep", "last"], LEFT)])
+def test_keep(tmp_path: Path, options: list[str], expected: np.ndarray) -> None:
+    run = write_run(tmp_path / "run", "deep_rok")
+    assert main(["export", str(run), "--format", "json", "--out", str(tmp_path / "policy.json"), *options]) == 0
+    np.testing.assert_array_equal(weights(tmp_path / "policy.json").astype(np.float32), expected)
+
+
+def test_best_of_several_seeds(tmp_path: Path) -> None:
+    for seed, best in enumerate((LEFT, GOOD)):  # the later seed did better in its trials
+        write_run(tmp_path / "runs" / f"seed-{seed}", seed=seed, best=best)
+    assert main(["export", str(tmp_path / "runs"), "--out", str(tmp_path / "policy.json")]) == 0
+    np.testing.assert_array_equal(weights(tmp_path / "policy.json").astype(np.float32), GOOD)
+
+
+def test_onnx_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, out = write_run(tmp_path / "run"), tmp_path / "policy.onnx"
+    assert main(["export", str(run), "--format", "onnx", "--out", str(out)]) == 0
+    assert str(out) in capsys.readouterr().out
+    expected = (states() @ GOOD[:4] > 0).astype(int)
+    assert np.mean(read_onnx(out, states()) == expected) > 0.999

@@ -1,0 +1,396 @@
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import json
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from deeprok import checkpoint, runs, trainer
+from deeprok.config import Config, make_config
+from deeprok.errors import DeeprokError
+from deeprok.estimators import GaussianBelief, ekf
+from deeprok.trainer import Report, interruptions, progress_of, train_together
+
+SMALL: dict[str, Any] = dict(
+    hidden=(4,), episodes=30, horizon=40, models=3, batch_size=4, warm_up=20, target_period=50, epsilon_steps=300,
+    chunk_steps=100, trial_every=1, trial_models=4,
+)  # fmt: skip
+QUIET: dict[str, Any] = dict(observation_noise=1.0, process_noise=1e-4)
+CONFIGS: dict[str, Config] = {
+    # Runs that end within a round of steps, and trials that are rarer than chunks.
+    "rtd_dqn": make_config("rtd_dqn", **SMALL | dict(train_every=4, trial_every=2)),
+    "averaged": make_config("deep_rok", **SMALL, **QUIET, batching="averaged"),
+    "joint": make_config("deep_rok", **SMALL, **QUIET, batching="joint"),
+}
+FRAGILE: dict[str, Any] = SMALL | dict(warm_up=100, chunk_steps=50, epsilon_steps=100_000)
+# Seed 3 breaks down as soon as it learns; seed 6 has done its episodes by then.
+WILD = make_config("rtd_dqn", **FRAGILE | dict(episodes=3), optimizer="sgd", learning_rate=1e6)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once() -> Iterator[None]:
+    """Runs whose settings differ by their seed only share compiled functions."""
+    make_program, make_trial = trainer.make_program, trainer._make_trial
+    program = functools.cache(make_program)
+    trial = functools.cache(lambda config: make_trial(config, program(config)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "make_program", lambda config: program(dataclasses.replace(config, seed=0)))
+        patch.setattr(trainer, "_make_trial", lambda config, _: trial(dataclasses.replace(config, seed=0)))
+        yield
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`uninterrupted(name, seed=0)` -> the folder of a run of `CONFIGS`, trained alone and at once."""
+
+    @functools.cache
+    def folder(name: str, seed: int = 0) -> Path:
+        folder = new_run(tmp_path_factory.mktemp(name), CONFIGS[name], seed)
+        train_together([folder])
+        return folder
+
+    return folder
+
+
+def new_run(parent: Path, config: Config, seed: int = 0) -> Path:
+    folder = parent / f"seed-{seed}"
+    runs.create(folder, dataclasses.replace(config, seed=seed))
+    return folder
+
+
+def signal_after(chunks: int, times: int = 1) -> Report:
+    """A report that sends Ctrl-C after so many chunks."""
+    assert threading.current_thread() is threading.main_thread()
+    seen = itertools.count(1)
+
+    def report(folder: Path, line: dict[str, Any]) -> None:
+        if next(seen) == chunks:
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+
+    return report
+
+
+def interrupt(folder: Path, chunks: int) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train_together([folder], signal_after(chunks))
+
+
+def tensors(folder: Path) -> dict[str, np.ndarray]:
+    return safetensors.numpy.load_file(folder / runs.CHECKPOINT)
+
+
+def bits(folder: Path) -> dict[str, tuple[Any, ...]]:
+    return {name: (x.dtype, x.shape, x.tobytes()) for name, x in tensors(folder).items()}
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / runs.METRICS).read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    differing = [name for name, value in bits(one).items() if bits(other)[name] != value]
+    assert differing == []
+    assert metrics(one) == metrics(other)
+
+
+def test_checkpoint_holds_everything(uninterrupted) -> None:
+    names = set(tensors(uninterrupted("averaged")))
+    belief = {field.name for field in dataclasses.fields(GaussianBelief)}
+    episode = {"state", "obs", "step", "earned"} | {
+        f"{kind}.{name}" for kind in ("acting", "models") for name in ("pole_length", "cart_mass")
+    }
+    assert names == {
+        *(f"run.agent.belief.{name}" for name in belief),
+        *(f"run.episode.{name}" for name in episode),
+        *(f"best.belief.{name}" for name in belief),
+        *("run.agent.target", "run.agent.memory", "run.key", "run.episodes", "run.steps"),
+        *("best.trial_return", "best.steps"),
+    }
+    adam = {name.rpartition(".")[2] for name in tensors(uninterrupted("rtd_dqn")) if "belief.optimizer" in name}
+    assert {"count", "mu", "nu"} <= adam
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_resumed_equals_uninterrupted(uninterrupted, tmp_path: Path, name: str) -> None:
+    folder = new_run(tmp_path, CONFIGS[name])
+    for chunks in (1, 2):
+        interrupt(folder, chunks)
+    steps, episodes = progress_of(folder)
+    assert steps == 3 * CONFIGS[name].chunk_steps == metrics(folder)[-1]["steps"]
+    assert 0 < episodes < CONFIGS[name].episodes
+    assert tensors(folder)["run.episode.step"] > 0  # within an episode
+    train_together([folder])
+    assert progress_of(folder)[1] == CONFIGS[name].episodes
+    assert_same_run(folder, uninterrupted(name))
+
+
+def test_seeds_differ(uninterrupted) -> None:
+    first, second = (tensors(uninterrupted("rtd_dqn", seed)) for seed in (0, 1))
+    assert not np.array_equal(first["run.agent.belief.theta"], second["run.agent.belief.theta"])
+    assert not np.array_equal(first["run.agent.memory"], second["run.agent.memory"])
+
+
+TAILS = {
+    "later lines": lambda line: "".join(json.dumps({**line, "steps": s}) + "\n" for s in (201, 300)),
+    "half a line": lambda line: json.dumps({**line, "steps": 300})[:40],
+    "both": lambda line: json.dumps({**line, "steps": 300}) + "\n" + '{"steps": 4',
+}
+
+
+@pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS)
+def test_metrics_beyond_the_checkpoint_are_forgotten(uninterrupted, tmp_path: Path, tail: Any) -> None:
+    folder = new_run(tmp_path, CONFIGS["rtd_dqn"])
+    interrupt(folder, 2)
+    with open(folder / runs.METRICS, "a") as file:
+        file.write(tail(metrics(folder)[-1]))
+    train_together([folder])
+    assert_same_run(folder, uninterrupted("rtd_dqn"))
+
+
+def test_finished_run_is_left_alone(uninterrupted) -> None:
+    folder = uninterrupted("rtd_dqn")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    train_together([folder], lambda folder, line: pytest.fail("a finished run went on"))
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_seeds_in_step_give_what_each_gives_alone(uninterrupted, tmp_path: Path) -> None:
+    config, seeds, reported = CONFIGS["rtd_dqn"], (0, 1, 2), []
+    folders = [new_run(tmp_path, config, seed) for seed in seeds]
+    train_together(folders, lambda folder, line: reported.append((folder, line["steps"])))
+    for folder, seed in zip(folders, seeds, strict=True):
+        assert_same_run(folder, uninterrupted("rtd_dqn", seed))
+        assert [steps for path, steps in reported if path == folder] == [line["steps"] for line in metrics(folder)]
+    chunks = {-(-progress_of(folder)[0] // config.chunk_steps) for folder in folders}
+    assert len(chunks) > 1  # they did not all finish in the same chunk
+
+
+def test_interrupted_group(uninterrupted, tmp_path: Path) -> None:
+    folders = [new_run(tmp_path, CONFIGS["rtd_dqn"], seed) for seed in (0, 1, 2)]
+    with pytest.raises(KeyboardInterrupt):
+        train_together(folders, signal_after(4))  # the first report of the second chunk
+    assert [progress_of(folder)[0] for folder in folders] == [200] * 3
+    train_together(folders)
+    for seed, folder in enumerate(folders):
+        assert_same_run(folder, uninterrupted("rtd_dqn", seed))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_metrics_lines(uninterrupted, name: str) -> None:
+    config, folder = CONFIGS[name], uninterrupted(name)
+    lines = metrics(folder)
+    steps, episodes = progress_of(folder)
+    returns = [x for line in lines for x in line["returns"]]
+    assert (lines[-1]["steps"], lines[-1]["episodes"]) == (steps, episodes)
+    assert [line["steps"] for line in lines[:-1]] == [config.chunk_steps * (i + 1) for i in range(len(lines) - 1)]
+    assert len(returns) == config.episodes
+    assert all(1 <= x <= config.horizon for x in returns)
+    # A step earns 1, the one that fails 0; only an episode that was cut off earns its full length.
+    assert sum(returns) + sum(x < config.horizon for x in returns) == steps
+    assert np.isfinite([line["loss"] for line in lines]).all()
+    assert all(("innovation_variance" in line) == (name != "rtd_dqn") for line in lines)
+    assert lines[0]["epsilon"] == pytest.approx(1 - 0.9 * 100 / 300)
+    tried = [i for i, line in enumerate(lines) if "trial_return" in line]
+    due = {i for i in range(len(lines)) if (i + 1) % config.trial_every == 0} | {len(lines) - 1}
+    assert tried == sorted(due)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_best_is_the_best_trial(uninterrupted, tmp_path: Path, name: str) -> None:
+    folder = uninterrupted(name)
+    trials = [(line["trial_return"], line["steps"]) for line in metrics(folder) if "trial_return" in line]
+    score, steps = max(trials, key=lambda trial: trial[0])
+    stored = tensors(folder)
+    assert (stored["best.trial_return"], stored["best.steps"]) == (np.float32(score), steps)
+    if steps < stored["run.steps"]:
+        again = new_run(tmp_path, CONFIGS[name])
+        interrupt(again, steps // CONFIGS[name].chunk_steps)
+        best = tensors(again)["run.agent.belief.theta"]
+    else:
+        best = stored["run.agent.belief.theta"]
+    np.testing.assert_array_equal(stored["best.belief.theta"], best)
+
+
+def test_best_and_last_weights(uninterrupted) -> None:
+    folder = uninterrupted("averaged")
+    stored = tensors(folder)
+    assert stored["best.steps"] < stored["run.steps"]
+    program = trainer.make_program(CONFIGS["averaged"])
+    best, last = (runs.load_belief(folder, program, keep) for keep in runs.KEEPS)
+    for name, value in vars(best).items():
+        np.testing.assert_array_equal(value, stored[f"best.belief.{name}"])
+        np.testing.assert_array_equal(getattr(last, name), stored[f"run.agent.belief.{name}"])
+        assert not np.array_equal(value, getattr(last, name))
+    assert runs.best_trial(folder, program) == stored["best.trial_return"]
+
+
+NO_NOISE: dict[str, Any] = dict(observation_noise=1e-30, process_noise=0.0, episodes=60)
+BREAKDOWNS = {
+    "sgd": (WILD, "lower --learning-rate (now 1e+06)"),
+    "averaged": (make_config("ekf_dqn", **FRAGILE | NO_NOISE), "raise --observation-noise (now 1e-30)"),
+    "joint": (make_config("ekf_dqn", **FRAGILE | NO_NOISE, batching="joint"), "raise --observation-noise (now 1e-30)"),
+}
+
+
+@pytest.mark.parametrize(("config", "remedy"), BREAKDOWNS.values(), ids=BREAKDOWNS)
+def test_breakdown_keeps_the_last_good_checkpoint(tmp_path: Path, config: Config, remedy: str) -> None:
+    folder = new_run(tmp_path, config, seed=3)
+    interrupt(folder, 1)
+    before = (folder / runs.CHECKPOINT).read_bytes()
+    with pytest.raises(DeeprokError) as error:
+        train_together([folder])
+    message = str(error.value)
+    last = metrics(folder)[-1]["steps"]
+    assert message.startswith(f"seed 3: between steps {last} and ")
+    assert last >= 100  # it learned nothing before
+    assert remedy in message
+    assert f"{folder} keeps its checkpoint of step 50" in message
+    assert "\n" not in message
+    assert (folder / runs.CHECKPOINT).read_bytes() == before
+    assert np.isfinite(tensors(folder)["run.agent.belief.theta"]).all()
+    assert "NaN" not in (folder / runs.METRICS).read_text()
+    # Gone on with from there it meets the same end.
+    with pytest.raises(DeeprokError) as again:
+        train_together([folder])
+    assert str(again.value) == message
+
+
+def test_breakdown_in_a_group(tmp_path: Path) -> None:
+    healthy, broken = (new_run(tmp_path, WILD, seed) for seed in (6, 3))
+    with pytest.raises(DeeprokError, match=r"^seed 3: between steps 100 and ") as error:
+        train_together([healthy, broken])
+    assert "seed 6" not in str(error.value)
+    assert progress_of(healthy)[1] == 3
+    alone = new_run(tmp_path / "alone", WILD, seed=6)
+    train_together([alone])
+    assert_same_run(healthy, alone)
+
+
+def test_breakdown_before_the_first_checkpoint(tmp_path: Path) -> None:
+    folder = new_run(tmp_path, WILD, seed=3)
+    with pytest.raises(DeeprokError, match="it had no checkpoint yet"):
+        train_together([folder])
+    assert not (folder / runs.CHECKPOINT).exists()
+
+
+@pytest.fixture
+def broken_belief() -> Callable[..., str | None]:
+    """What is said of a Kalman run with a certain belief after a chunk."""
+    config = CONFIGS["joint"]
+    program = trainer.make_program(config)
+    states = jax.tree.map(lambda x: np.array(x)[None], jax.jit(program.init)(jax.random.key(0)))
+
+    def said(theta: float = 0.0, P: Any = np.eye, variance: float = 1.0) -> str | None:
+        n = states.agent.belief.theta.shape[1]
+        belief = ekf(prior_covariance=P(n)).init(jnp.full(n, theta))
+        stacked = jax.tree.map(lambda x: x[None], belief)
+        state = dataclasses.replace(states, agent=dataclasses.replace(states.agent, belief=stacked))
+        log = trainer.Log(np.zeros(1), np.zeros(1), np.zeros((1, 100)), np.array([[1.0] * 99 + [variance]]))
+        return trainer._breakdown(state, log, 0, 100, config)
+
+    return said
+
+
+def indefinite(n: int) -> np.ndarray:
+    P = np.eye(n)
+    P[0, 1] = P[1, 0] = 1.1
+    return P
+
+
+PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
+    "variance": (dict(variance=-0.5), "innovation variance was not positive (-0.5)"),
+    "no variance": (dict(variance=0.0), "innovation variance was not positive (0)"),
+    "undefined variance": (dict(variance=np.nan), "innovation variance was not positive (nan)"),
+    "weights": (dict(theta=np.nan), "infinite or not a number"),
+    "infinite weights": (dict(theta=np.inf), "infinite or not a number"),
+    "covariance": (dict(P=indefinite), "stopped being positive definite"),
+    "undefined covariance": (dict(P=lambda n: np.full((n, n), np.nan)), "stopped being positive definite"),
+}
+
+
+@pytest.mark.parametrize(("belief", "problem"), PROBLEMS.values(), ids=PROBLEMS)
+def test_breakdown_is_noticed(broken_belief, belief: dict[str, Any], problem: str) -> None:
+    assert broken_belief() is None
+    said = broken_belief(**belief)
+    assert problem in said
+    assert "raise --observation-noise (now 1)" in said
+
+
+def test_checkpoint_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "_CHECKPOINT_SECONDS", 0.0)
+    folder = new_run(tmp_path, CONFIGS["rtd_dqn"])
+    seen: list[int] = []
+    train_together([folder], lambda folder, line: seen.append(progress_of(folder)[0]))
+    assert seen == [0, *(line["steps"] for line in metrics(folder)[:-1])]
+
+
+def test_full_disk_keeps_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted) -> None:
+    folder = new_run(tmp_path, CONFIGS["rtd_dqn"])
+    interrupt(folder, 1)
+    before = (folder / runs.CHECKPOINT).read_bytes()
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.os, "fsync", full)
+        with pytest.raises(DeeprokError, match="no space is left"):
+            train_together([folder])
+    assert (folder / runs.CHECKPOINT).read_bytes() == before
+    train_together([folder])
+    assert_same_run(folder, uninterrupted("rtd_dqn"))
+
+
+def test_second_interruption_stops_at_once(tmp_path: Path) -> None:
+    folder = new_run(tmp_path, CONFIGS["rtd_dqn"])
+    interrupt(folder, 1)
+    before = (folder / runs.CHECKPOINT).read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        train_together([folder], signal_after(1, times=2))
+    assert (folder / runs.CHECKPOINT).read_bytes() == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interruptions(number: signal.Signals) -> None:
+    old = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+    with interruptions() as interrupted:
+        assert not interrupted.is_set()
+        signal.raise_signal(number)
+        assert interrupted.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == old
+
+
+def test_interruptions_in_another_thread() -> None:
+    found: list[Any] = []
+
+    def enter() -> None:
+        with interruptions() as interrupted:
+            found.extend([signal.getsignal(signal.SIGINT), interrupted.is_set()])
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert found == [signal.getsignal(signal.SIGINT), False]
+
+
+def test_checkpoint_of_other_settings(uninterrupted, tmp_path: Path) -> None:
+    folder = new_run(tmp_path, dataclasses.replace(CONFIGS["averaged"], hidden=(5,)))
+    shutil.copy(uninterrupted("averaged") / runs.CHECKPOINT, folder)
+    with pytest.raises(DeeprokError, match=r"'run\.agent\.belief\.theta' is float32\[30\] .* float32\[37\]"):
+        train_together([folder])

@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from deeprok import replay
+from deeprok.config import Config, make_config
+
+# A noise at which these short runs are calm, so that comparisons speak of the code and not of chaos.
+QUIET: dict[str, Any] = dict(observation_noise=1.0, process_noise=1e-4)
+SMALL: dict[str, Any] = dict(
+    hidden=(4,), episodes=30, horizon=30, chunk_steps=300, warm_up=20, target_period=50, batch_size=5, epsilon_steps=200
+)
+ONE = "pole_length=0.5,cart_mass=1.5"  # the nominal model
+
+
+def settings(algorithm: str, preset: str = "paper", **changes: Any) -> Config:
+    kalman = QUIET if algorithm in ("ekf_dqn", "deep_rok") else {}
+    return make_config(algorithm, preset, **{**SMALL, **kalman, **changes})
+
+
+def bits(tree: Any) -> list[bytes]:
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
+
+
+def seed_of(tree: Any, seed: int) -> Any:
+    return jax.tree.map(lambda leaf: leaf[seed], tree)
+
+
+PAIRS = [("rtd_dqn", "dqn"), ("deep_rok", "ekf_dqn")]
+SETTINGS = {
+    "the nominal model": dict(acting="nominal", fixed_models=ONE, robust_set="minimum"),
+    "a drawn model": dict(acting="member", models=1, robust_set="cvar", robust_level=0.3),
+}
+
+
+@pytest.mark.parametrize(("robust", "plain"), PAIRS)
+@pytest.mark.parametrize("changes", SETTINGS.values(), ids=SETTINGS)
+def test_robust_with_one_model_is_the_plain_agent(train, robust: str, plain: str, changes: dict[str, Any]) -> None:
+    runs = [train(settings(algorithm, **changes), seeds=(0, 1), chunks=2) for algorithm in (robust, plain)]
+    assert bits(runs[0].last.agent.belief) == bits(runs[1].last.agent.belief)
+    assert bits(runs[0].last.agent.memory) == bits(runs[1].last.agent.memory)
+    assert runs[0].last.steps.min() > 400
+    assert runs[0].last.episodes.min() > 5
+
+
+def test_identical_models_are_one_model(train) -> None:
+    one = train(settings("deep_rok", **SETTINGS["the nominal model"]), seeds=(0, 1))
+    threefold = dict(acting="nominal", fixed_models=";".join([ONE] * 3), robust_set="cvar", robust_level=0.5)
+    many = train(settings("deep_rok", **threefold), seeds=(0, 1))
+    np.testing.assert_allclose(many.theta, one.theta, rtol=1e-3, atol=1e-4)
+    assert many.last.agent.memory.shape[2] == 4 + 1 + 3 * 6
+
+
+def assert_seeds_differ(run) -> None:
+    assert np.mean(run.theta[0] == run.theta[1]) < 0.1
+    assert not np.array_equal(run.logs[0].ended[0], run.logs[0].ended[1])
+
+
+def test_a_seed_repeats(train) -> None:
+    config = settings("deep_rok", **SETTINGS["the nominal model"])
+    first, again = (train(config, seeds=(0, 1), chunks=2) for _ in range(2))
+    assert bits(first.last) == bits(again.last)
+    assert bits(first.logs) == bits(again.logs)
+    assert_seeds_differ(first)
+
+
+def test_a_seed_among_others_is_the_seed_alone(train) -> None:
+    config = settings("rtd_dqn", **SETTINGS["the nominal model"])
+    together = train(config, seeds=(0, 1), chunks=2)
+    alone = train(config, seeds=(1,), chunks=2)
+    assert bits(seed_of(together.last, 1)) == bits(seed_of(alone.last, 0))
+    assert_seeds_differ(together)
+
+
+def test_the_log_tells_what_happened(train) -> None:
+    config = settings("dqn", **SETTINGS["the nominal model"])
+    run = train(config, seeds=(0, 1), chunks=2)
+    ended, earned = (np.concatenate([getattr(log, name)[0, :, 0] for log in run.logs]) for name in ("ended", "earned"))
+    steps = jax.tree.map(np.asarray, replay.unpack(jnp.asarray(run.last.agent.memory[0]), 4))
+    taken = int(run.last.steps[0])
+    assert ended.sum() == run.last.episodes[0]
+    length, total = 0, 0.0
+    for t in range(taken):
+        length, total = length + 1, total + float(steps.reward[t, 0])
+        assert earned[t] == total
+        assert ended[t] == (steps.terminated[t, 0] or length == config.horizon)
+        if ended[t]:
+            length, total = 0, 0.0
+        if t + 1 < taken:
+            follows = np.array_equal(steps.obs[t + 1], steps.next_obs[t, 0])
+            fresh = np.abs(steps.obs[t + 1]).max() <= 0.05
+            assert (not follows and fresh) if ended[t] else follows
+
+
+STANDING = {
+    "dqn, every third step": dict(algorithm="dqn", train_every=3),
+    "averaged": dict(algorithm="deep_rok", batching="averaged"),
+    "joint": dict(algorithm="deep_rok", batching="joint"),
+}
+
+
+@pytest.mark.parametrize("changes", STANDING.values(), ids=STANDING)
+def test_a_finished_seed_stands_still(train, changes: dict[str, Any]) -> None:
+    config = settings(**changes, episodes=3, horizon=200, chunk_steps=9, acting="sampled", epsilon_end=1.0, warm_up=5)
+    run = train(config, seeds=range(4), chunks=14)
+    done = [state.episodes == config.episodes for state in run.history]
+    waited = 0
+    for before, after, finished in zip(run.history, run.history[1:], done, strict=False):
+        for seed in range(4):
+            if finished[seed]:
+                assert bits(seed_of(before, seed)) == bits(seed_of(after, seed))
+                waited += not finished.all()
+            else:
+                assert bits(seed_of(before.agent.belief, seed)) != bits(seed_of(after.agent.belief, seed))
+                assert after.steps[seed] > before.steps[seed]
+    assert waited >= 4  # chunks in which a seed stood still while others went on
+    ended = np.concatenate([log.ended for log in run.logs], axis=1)
+    assert ended.shape == (4, 14 * 9 // config.train_every, config.train_every)
+    ended = ended.reshape(4, -1)
+    assert (ended.sum(axis=1) == run.last.episodes).all()
+    for seed in np.flatnonzero(done[-1]):
+        assert run.last.steps[seed] == np.flatnonzero(ended[seed])[-1] + 1
+    if config.algorithm == "dqn":
+        # An update after each third step that was taken and lies beyond the warm-up.
+        updates = [sum(t >= config.warm_up for t in range(2, steps, 3)) for steps in run.last.steps]
+        assert run.last.agent.belief.optimizer[0].count.tolist() == updates
+
+
+@pytest.mark.parametrize(("train_every", "copies"), [(1, [10, 15, 20, 25]), (2, [10, 16, 20, 26])])
+def test_step_by_step(train, build, train_every: int, copies: list[int]) -> None:
+    """Learning starts after the warm-up, the target is copied once a period, models live for an episode."""
+    config = settings(
+        "rtd_dqn",
+        acting="member",
+        models=3,
+        train_every=train_every,
+        chunk_steps=train_every,
+        warm_up=7,
+        target_period=5,
+        horizon=6,
+        epsilon_end=1.0,
+    )
+    run = train(config, chunks=26 // train_every)
+    found, members = [], set()
+    for k, (before, after) in enumerate(zip(run.history, run.history[1:], strict=False), 1):
+        steps = (k + 1) * train_every
+        assert after.steps[0] == steps
+        still = np.array_equal(before.agent.belief.theta, after.agent.belief.theta)
+        assert still == (steps - 1 < config.warm_up), steps
+        if not np.array_equal(before.agent.target, after.agent.target):
+            np.testing.assert_array_equal(after.agent.target, after.agent.belief.theta)
+            found.append(steps)
+        models, later = (state.episode.models["cart_mass"][0] for state in (before, after))
+        assert np.array_equal(models, later) == (before.episodes[0] == after.episodes[0])
+        members.add(int(np.flatnonzero(models == before.episode.acting["cart_mass"][0])[0]))
+    assert found == copies  # at a period's end, or at the first update after it
+    assert run.last.episodes[0] >= 26 // config.horizon
+    assert len(members) > 1
+    assert build(config).program.chunk._cache_size() == 1
+
+
+def inside_loops(hlo: str) -> Iterator[str]:
+    """The lines of every computation that runs in a loop."""
+    computations = {}
+    for block in re.split(r"\n\n+", hlo):
+        head = re.match(r"\s*(?:ENTRY )?%?([\w.\-]+) .*\{\s*\n", block)
+        if head:
+            computations[head[1]] = block[head.end() :].splitlines()
+    waiting, seen = re.findall(r"body=%?([\w.\-]+)", hlo), set()
+    assert waiting, "no loop found"
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            yield from computations[name]
+            called = re.findall(r"(?:calls|to_apply|body|condition)=%?([\w.\-]+)", "\n".join(computations[name]))
+            waiting.extend(called)
+
+
+@pytest.mark.parametrize(("batching", "seeds"), [("averaged", 2), ("joint", 1)])
+def test_neither_replay_nor_covariance_is_copied(build, batching: str, seeds: int) -> None:
+    config = settings("deep_rok", batching=batching, models=2, hidden=(3,), chunk_steps=10, episodes=31, seed=0)
+    built = build(config)
+    states = built.start(jnp.arange(seeds))
+    compiled = built.program.chunk.lower(states, 0).compile().as_text()
+    lines = list(inside_loops(compiled))
+    for array in (states.agent.memory, states.agent.belief.padded):
+        shape = f"f32[{','.join(map(str, array.shape))}]"
+        assert any(shape in line for line in lines), f"{shape} is not in the loop"
+        spent = [line for line in lines if re.search(re.escape(f"= {shape}") + r"\S* (copy|copy-start|select)\(", line)]
+        assert not spent, spent
+
+
+GAMMA = 0.9
+
+
+def fork_values(go: float, prize: float) -> np.ndarray:
+    """Q* of the fork, given the value of going and the label of the prize."""
+    return np.array([[0.3 + GAMMA * 0.2, GAMMA * go], [0.2, 0.1], [prize, 0.6]])
+
+
+NOMINAL = fork_values(go=1.0, prize=1.0)
+# Models: the prize is 1.5, 0.5 or, in strong wind, 1.
+WEATHERS = "wind=0.5,prize=1.5; wind=0.5,prize=0.5; wind=1.5,prize=1"
+WORST = fork_values(go=0.2, prize=0.5)
+# The worst half of three: all of the least and half of the next.
+TAIL_PRIZE = (0.5 / 3 + 1.0 / 6) / 0.5
+TAIL = fork_values(go=(0.2 / 3 + TAIL_PRIZE / 6) / 0.5, prize=TAIL_PRIZE)
+RANDOMISED = fork_values(go=0.5 * 1.0 + 0.5 * 0.2, prize=1.0)
+
+FORKS = {
+    "dqn": ("dqn", {}, NOMINAL),
+    "ddqn": ("ddqn", {}, NOMINAL),
+    "ddqn_dr": ("ddqn_dr", dict(learning_rate=2e-3), RANDOMISED),
+    "rtd_dqn": ("rtd_dqn", {}, WORST),
+    "rtd_dqn cvar": ("rtd_dqn", dict(robust_set="cvar", robust_level=0.5), TAIL),
+    "ekf_dqn joint": ("ekf_dqn", dict(batching="joint"), NOMINAL),
+    "deep_rok": ("deep_rok", {}, WORST),
+}
+
+
+def probe(algorithm: str, world: str, inputs: int, **changes: Any) -> Config:
+    """Settings to learn a probe world by acting at random."""
+    noise = dict(observation_noise=0.1, process_noise=1e-5)
+    own = noise if algorithm in ("ekf_dqn", "deep_rok") else dict(learning_rate=5e-3)
+    shared = dict(
+        world=world,
+        input_scale=(1.0,) * inputs,
+        hidden=(8,),
+        horizon=10,
+        episodes=100_000,
+        replay_size=4000,
+        chunk_steps=2000,
+        target_period=50,
+        warm_up=50,
+        batch_size=16,
+        epsilon_end=1.0,
+        discount=GAMMA,
+        robust_set="minimum",
+    )
+    return make_config(algorithm, "paper", **{**shared, **own, **changes})
+
+
+@pytest.mark.parametrize(("algorithm", "changes", "expected"), FORKS.values(), ids=FORKS)
+def test_learns_the_known_values(train, build, probes, algorithm, changes, expected) -> None:
+    config = probe(algorithm, "fork", 3, box="wind=0.5:1.5,prize=0.5:1.5", fixed_models=WEATHERS, **changes)
+    run = train(config, chunks=4)
+    q = build(config).program.agent.network.apply(jnp.asarray(run.theta[0]), jnp.eye(3))
+    np.testing.assert_allclose(q, expected, atol=0.05)
+
+
+def test_the_worst_case_changes_the_policy() -> None:
+    assert NOMINAL[0].argmax() == 1
+    assert WORST[0].argmax() == 0
+
+
+# Ten steps an episode. If nothing ends, 1 / (1 − γ); if one step in ten does, 1 / (1 − 0.9 γ).
+ENDS = {
+    "cut off": ("ddqn", "", 1 / (1 - GAMMA)),
+    "cut off, filtered": ("deep_rok", "", 1 / (1 - GAMMA)),
+    "ended": ("ddqn", "lifetime=10", 1 / (1 - 0.9 * GAMMA)),
+}
+
+
+@pytest.mark.parametrize(("algorithm", "nominal", "value"), ENDS.values(), ids=ENDS)
+def test_only_termination_ends_the_future(train, build, probes, algorithm: str, nominal: str, value: float) -> None:
+    fixed = f"lifetime={nominal[9:] or 1e9}"
+    config = probe(algorithm, "treadmill", 1, box="lifetime=5:20", nominal=nominal, fixed_models=fixed)
+    run = train(config, chunks=4)
+    assert run.last.episodes[0] == 800
+    q = build(config).program.agent.network.apply(jnp.asarray(run.theta[0]), jnp.ones(1))
+    np.testing.assert_allclose(q, value, rtol=0.05)

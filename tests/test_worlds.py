@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probe_worlds
+import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from deeprok.errors import DeeprokError
+from deeprok.worlds import WORLDS, branch, cartpole, check_quantity, with_model
+from deeprok.worlds.cartpole import INTEGRATORS, CartPole
+
+GYMNASIUM_NAMES = {
+    "cart_mass": "masscart",
+    "pole_length": "length",
+    "pole_mass": "masspole",
+    "gravity": "gravity",
+    "force": "force_mag",
+    "time_step": "tau",
+}
+KEY = jax.random.key(0)
+QUANTITIES = [f.name for f in dataclasses.fields(CartPole)]
+
+
+def gymnasium_world(physics: dict[str, float], integrator: str) -> CartPoleEnv:
+    env = CartPoleEnv()
+    env.kinematics_integrator = integrator
+    for name, value in physics.items():
+        setattr(env, GYMNASIUM_NAMES[name], value)
+    env.total_mass = env.masspole + env.masscart
+    env.polemass_length = env.masspole * env.length
+    return env
+
+
+@functools.cache
+def player(integrator: str):
+    """Plays a list of actions from a state, whatever happens on the way."""
+    world = cartpole(integrator)
+
+    def play(state, actions, params):
+        def step(state, action):
+            outcome = world.step(KEY, state, action, params)
+            return outcome.state, outcome
+
+        return jax.lax.scan(step, state, actions)[1]
+
+    return jax.jit(play)
+
+
+def expect_gymnasium(physics: dict[str, float], integrator: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    start, actions = rng.uniform(-0.05, 0.05, 4), rng.integers(0, 2, 200)
+    with jax.enable_x64(True):
+        params = with_model(cartpole().nominal, physics)
+        outcome = jax.tree.map(np.asarray, player(integrator)(jnp.asarray(start), jnp.asarray(actions), params))
+    assert outcome.state.dtype == np.float64
+    env = gymnasium_world(physics, integrator)
+    env.reset()
+    env.state = start
+    for t, action in enumerate(actions):
+        _, _, terminated, _, _ = env.step(action)
+        np.testing.assert_allclose(outcome.state[t], env.state, rtol=1e-9, atol=1e-12, err_msg=f"step {t}")
+        assert outcome.terminated[t] == terminated
+        assert outcome.reward[t] == (0.0 if terminated else 1.0)
+        if terminated:
+            break
+
+
+@pytest.mark.parametrize("integrator", INTEGRATORS)
+@pytest.mark.parametrize("cart_mass", [1.0, 1.5])
+@pytest.mark.parametrize("seed", range(3))
+def test_equals_gymnasium_at_nominal(integrator: str, cart_mass: float, seed: int) -> None:
+    # Names without a value here keep Gymnasium's own number, and so must the nominal world.
+    expect_gymnasium({"cart_mass": cart_mass}, integrator, seed)
+
+
+@given(
+    integrator=st.sampled_from(INTEGRATORS),
+    physics=st.fixed_dictionaries(
+        {
+            "pole_length": st.floats(0.2, 1.4),
+            "cart_mass": st.floats(0.1, 7.0),
+            "pole_mass": st.floats(0.01, 1.0),
+            "gravity": st.floats(1.0, 25.0),
+            "force": st.floats(1.0, 30.0),
+            "time_step": st.floats(0.005, 0.04),
+        }
+    ),
+    seed=st.integers(0, 2**32 - 1),
+)
+@example("euler", dict(pole_length=1.4, cart_mass=7.0, pole_mass=0.1, gravity=9.8, force=10.0, time_step=0.02), 0)
+def test_equals_gymnasium_at_perturbed(integrator: str, physics: dict[str, float], seed: int) -> None:
+    expect_gymnasium(physics, integrator, seed)
+
+
+STEPS = [
+    # pole length, cart mass, action, next velocities
+    (0.5, 1.0, 0, -0.395797654644, 0.608023313606),
+    (0.5, 1.0, 1, -0.005625065782, 0.023495851519),
+    (0.5, 1.5, 0, -0.331609587703, 0.511861540748),
+    (0.5, 1.5, 1, -0.069346724307, 0.118958886086),
+    (0.2, 0.1, 0, -1.803452635593, 6.342167454398),
+    (1.4, 7.0, 0, -0.228571648134, 0.320534924031),
+]
+
+
+@pytest.mark.parametrize(("pole_length", "cart_mass", "action", "x_dot", "theta_dot"), STEPS)
+def test_known_steps(x64, pole_length, cart_mass, action, x_dot, theta_dot) -> None:
+    world = cartpole()
+    params = with_model(world.nominal, {"pole_length": pole_length, "cart_mass": cart_mass})
+    outcome = world.step(KEY, jnp.array([0.1, -0.2, 0.05, 0.3]), jnp.int32(action), params)
+    np.testing.assert_allclose(outcome.state, [0.096, x_dot, 0.056, theta_dot], rtol=0, atol=6e-13)
+    np.testing.assert_array_equal(outcome.obs, outcome.state)
+
+
+def test_nominal_is_the_papers() -> None:
+    world = WORLDS["cartpole"]()
+    assert (world.nominal.pole_length, world.nominal.cart_mass) == (0.5, 1.5)
+    assert world.box == {"pole_length": (0.2, 1.4), "cart_mass": (0.1, 7.0)}
+    assert (world.horizon, world.success_return) == (200, 195.0)
+
+
+FALLING = {
+    "pole right": [0.0, 0.0, 0.20, 3.0],
+    "pole left": [0.0, 0.0, -0.20, -3.0],
+    "cart right": [2.39, 3.0, 0.0, 0.0],
+    "cart left": [-2.39, -3.0, 0.0, 0.0],
+    "not a number": [float("nan"), 0.0, 0.0, 0.0],
+    "angle not a number": [0.0, 0.0, float("nan"), 0.0],
+    "infinite": [0.0, float("inf"), 0.0, 0.0],
+}
+
+
+@pytest.mark.parametrize("failing_reward", [0.0, 1.0, -2.0])
+@pytest.mark.parametrize("state", FALLING.values(), ids=FALLING)
+def test_failing_step_ends_with_its_reward(state: list[float], failing_reward: float) -> None:
+    world = cartpole(failing_reward=failing_reward)
+    outcome = world.step(KEY, jnp.array(state), jnp.int32(0), world.nominal)
+    assert bool(outcome.terminated)
+    assert float(outcome.reward) == failing_reward
+    fine = world.step(KEY, jnp.zeros(4), jnp.int32(0), world.nominal)
+    assert not bool(fine.terminated)
+    assert float(fine.reward) == 1.0
+
+
+@pytest.mark.parametrize("name", QUANTITIES)
+def test_every_quantity_matters(name: str) -> None:
+    world = cartpole()
+    changed = dataclasses.replace(world.nominal, **{name: getattr(world.nominal, name) * 1.1})
+
+    def look(params):
+        state = jnp.array([0.1, -0.2, 0.05, 0.3])
+        return world.reset(KEY, params)[0], world.step(KEY, state, jnp.int32(1), params).state
+
+    (reset, step), (new_reset, new_step) = look(world.nominal), look(changed)
+    assert (name == "initial_range") == bool(jnp.any(reset != new_reset))
+    assert (name != "initial_range") == bool(jnp.any(step != new_step))
+
+
+@pytest.mark.parametrize("size", [0.05, 0.2])
+def test_start_fills_the_initial_range(size: float) -> None:
+    world = cartpole()
+    params = with_model(world.nominal, {"initial_range": size})
+    states, obs = jax.vmap(lambda key: world.reset(key, params))(jax.random.split(KEY, 2000))
+    np.testing.assert_array_equal(states, obs)
+    assert (np.abs(states) <= size).all()
+    assert (np.max(states, axis=0) > 0.99 * size).all()
+    assert (np.min(states, axis=0) < -0.99 * size).all()
+    assert len(np.unique(states)) > 7900
+
+
+def test_time_never_terminates() -> None:
+    # Without gravity and force an upright pole stays where it is, far beyond the horizon.
+    world = cartpole(horizon=10)
+    params = with_model(world.nominal, {"gravity": 1e-30, "force": 1e-30})
+    outcome = player("euler")(jnp.zeros(4), jnp.zeros(1000, jnp.int32), params)
+    assert not np.any(outcome.terminated)
+    assert np.all(outcome.reward == 1.0)
+
+
+def test_branch_is_one_step_per_model() -> None:
+    world = cartpole()
+    state = jnp.array([0.1, -0.2, 0.05, 0.3])
+    models = {"pole_length": jnp.array([0.2, 0.5, 1.4]), "force": jnp.array([5.0, 10.0, 12.0])}
+    outcomes = branch(world, KEY, state, jnp.int32(1), models)
+    assert outcomes.reward.shape == outcomes.terminated.shape == (3,)
+    for m in range(3):
+        params = with_model(world.nominal, {name: values[m] for name, values in models.items()})
+        alone = world.step(KEY, state, jnp.int32(1), params)
+        np.testing.assert_allclose(outcomes.state[m], alone.state, rtol=1e-6)
+        np.testing.assert_allclose(outcomes.obs[m], alone.obs, rtol=1e-6)
+    assert len(np.unique(outcomes.state[:, 1])) == 3
+
+
+def test_branches_share_their_luck() -> None:
+    world = probe_worlds.drift()
+    outcomes = branch(world, KEY, jnp.zeros(1), jnp.int32(0), {"size": jnp.array([1.0, 1.0, 2.0])})
+    first, same, double = np.asarray(outcomes.reward)
+    assert first != 0
+    assert same == first
+    np.testing.assert_allclose(double, 2 * first, rtol=1e-6)
+    other = branch(world, jax.random.key(1), jnp.zeros(1), jnp.int32(0), {"size": jnp.array([1.0])})
+    assert other.reward[0] != first
+
+
+def test_a_model_replaces_only_its_quantities() -> None:
+    params = with_model(CartPole(), {"cart_mass": 3.0})
+    assert dataclasses.asdict(jax.tree.map(float, params)) == pytest.approx(
+        {**dataclasses.asdict(CartPole()), "cart_mass": 3.0}
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("pole_lenght", 1.0, "'pole_length'"),
+        ("cart_mass", 0.0, "cart_mass the value 0"),
+        ("cart_mass", -1.0, "must be positive"),
+        ("gravity", float("inf"), "inf"),
+        ("force", float("nan"), "nan"),
+    ],
+)
+def test_impossible_quantities_are_refused(name: str, value: float, said: str) -> None:
+    with pytest.raises(DeeprokError, match=said):
+        check_quantity(CartPole(), name, value, "here")
+    check_quantity(CartPole(), "cart_mass", 1.0, "here")
