@@ -28,6 +28,7 @@ from deeprok.uncertainty.models import (
     Box,
     Draw,
     ModelSet,
+    format_box,
     from_box,
     from_list,
     parse_box,
@@ -35,7 +36,7 @@ from deeprok.uncertainty.models import (
     parse_values,
 )
 from deeprok.worlds import WORLDS, World, with_model
-from deeprok.worlds.cartpole import INTEGRATORS, Integrator
+from deeprok.worlds.cartpole import INTEGRATORS, Integrator, cartpole
 
 #: Version of the run folder's files; raised when an older folder can't be read any more.
 FORMAT = 1
@@ -155,7 +156,7 @@ class Config:
     nominal: str = ""
     """Nominal parameters that differ from the world's own, as name=value,…"""
 
-    box: str = "pole_length=0.2:1.4,cart_mass=0.1:7"
+    box: str = format_box(cartpole().box)
     """Ranges of the uncertain parameters, as name=low:high,…"""
     models: int = 5
     """Values drawn of each uncertain parameter at an episode's start."""

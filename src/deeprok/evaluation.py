@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -276,7 +276,7 @@ PAPER_GRID = "pole_length=0.2:1.4:7,cart_mass=0.1:7:7"
 
 
 def evaluate(
-    folder: str | Path,
+    folder: str | Path | Sequence[Path],
     grid: str = PAPER_GRID,
     episodes: int = 500,
     epsilon: float = 0.1,
@@ -289,7 +289,7 @@ def evaluate(
     """Plays trained policies on a grid of physics, and writes each run's `evaluation.json`.
 
     Args:
-      folder: a run folder, or a folder of seeds.
+      folder: a run folder, a folder of seeds, or several run folders that differ by their seeds.
       grid: parameters to vary, as name=low:high:count,…; both edges are included.
       episodes: episodes in a cell.
       epsilon: probability of a random action.
@@ -311,10 +311,10 @@ def evaluate(
         raise unknown("policy", policy, POLICIES)
     if keep not in KEEPS:
         raise unknown("keep", keep, KEEPS)
-    folders = runs.find(Path(folder))
+    folders = runs.find(Path(folder)) if isinstance(folder, str | Path) else list(folder)
     configs = [runs.read_config(path) for path in folders]
     if len({config.digest() for config in configs}) > 1:
-        raise DeeprokError(f"the runs in {folder} differ in more than their seed; evaluate them one by one")
+        raise DeeprokError(f"the runs in {folders[0].parent} differ in more than their seed; evaluate them one by one")
     config = configs[0]
     program = make_program(config)
     estimator = program.agent.estimator

@@ -111,7 +111,7 @@ def load_belief(folder: Path, program: Program, keep: Keep) -> Any:
                 f"{folder} has had no trial on held-out models yet, so no weights are its best; keep the last"
             )
         return found.belief
-    return checkpoint.load(path, "run", run).agent.belief
+    return checkpoint.load(path, "run.agent.belief", run.agent.belief)
 
 
 def best_trial(folder: Path, program: Program) -> float:

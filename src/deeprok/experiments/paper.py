@@ -61,12 +61,17 @@ def reproduce(
     lengths: dict[str, Evaluation] = {}
     best: dict[str, Evaluation] = {}
     for name in AGENTS:
-        folder = out / preset / name
         with fraction_bar(console, f"evaluating {name}") as advance:
-            lengths[name] = evaluate(folder, _LENGTHS, episodes, keep="last", advance=lambda part: advance(part / 3))
-            best[name] = evaluate(folder, PAPER_GRID, episodes, keep="best", advance=lambda part: advance(part / 3))
+            lengths[name] = evaluate(
+                folders[name], _LENGTHS, episodes, keep="last", advance=lambda part: advance(part / 3)
+            )
+            best[name] = evaluate(
+                folders[name], PAPER_GRID, episodes, keep="best", advance=lambda part: advance(part / 3)
+            )
             # Last, so that its numbers are the ones that stay in each run's evaluation.json.
-            maps[name] = evaluate(folder, PAPER_GRID, episodes, keep="last", advance=lambda part: advance(part / 3))
+            maps[name] = evaluate(
+                folders[name], PAPER_GRID, episodes, keep="last", advance=lambda part: advance(part / 3)
+            )
     world = make_config(AGENTS[0], preset).make_world()
     figures.save(figures.return_curves(lengths, world), out / preset / "returns")
     figures.save(figures.success_maps(maps, world), out / preset / "success")
