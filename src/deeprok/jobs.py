@@ -116,22 +116,23 @@ def _side_by_side(groups: Sequence[Sequence[Path]], jobs: int, report: Report | 
     workers: list[_Worker] = []
     problems: list[str] = []
     with interruptions() as interrupted:
-        while (waiting or workers) and not interrupted.is_set():
-            while waiting and free:
-                workers.append(_start_worker(waiting.pop(0), free.pop()))
-            time.sleep(0.2)
-            for worker in list(workers):
-                ended = worker.process.poll() is not None
-                _report_new(worker, report)
-                if ended:
-                    workers.remove(worker)
-                    free.append(worker.core)
-                    problems += _problem(worker)
-        for worker in workers:
-            worker.process.send_signal(signal.SIGTERM)  # it saves and stops
-        for worker in workers:
-            _problem(worker)
-            _report_new(worker, report)
+        try:
+            while (waiting or workers) and not interrupted.is_set():
+                while waiting and free:
+                    workers.append(_start_worker(waiting.pop(0), free.pop()))
+                time.sleep(0.2)
+                for worker in list(workers):
+                    ended = worker.process.poll() is not None
+                    _report_new(worker, report)
+                    if ended:
+                        workers.remove(worker)
+                        free.append(worker.core)
+                        problems += _problem(worker)
+        finally:  # whatever happened here, workers save and stop
+            for worker in workers:
+                worker.process.send_signal(signal.SIGTERM)
+            for worker in workers:
+                _problem(worker)
         if interrupted.is_set():
             raise KeyboardInterrupt
     if problems:

@@ -50,7 +50,7 @@ def train_together(folders: Sequence[Path], report: Report | None = None) -> Non
     states, best = _start(folders, configs, program)
     trial = _make_trial(config, program)
     broken: dict[int, str] = {}
-    steps = np.asarray(states.steps)
+    steps = np.array(states.steps)  # a copy, as the states are donated
     t = int(steps.max())
     saved = time.monotonic()
     with interruptions() as interrupted:
@@ -69,20 +69,15 @@ def train_together(folders: Sequence[Path], report: Report | None = None) -> Non
                 scores = trial(states.agent.belief)
                 tried = jnp.zeros(len(folders), bool).at[jnp.array(due)].set(True)
                 best = _better(best, states.agent.belief, scores, states.steps, tried)
-            before, steps = steps, np.asarray(states.steps)
+            before, steps = steps, np.array(states.steps)
             seconds = time.monotonic() - began
             for i in active:
                 problem = _breakdown(states, log, i, steps[i] - before[i], config)
                 if problem:
                     kept = progress_of(folders[i])[0]
-                    broken[i] = (
-                        f"seed {configs[i].seed}: between steps {before[i]} and {steps[i]} {problem}, in a new run "
-                        + (
-                            f"({folders[i]} keeps its checkpoint of step {kept})"
-                            if kept
-                            else "(it had no checkpoint yet)"
-                        )
-                    )
+                    left = f"{folders[i]} keeps its checkpoint of step {kept}" if kept else "it had no checkpoint yet"
+                    where = f"seed {configs[i].seed}: between steps {before[i]} and {steps[i]}"
+                    broken[i] = f"{where} {problem}, in a new run ({left})"
                     continue
                 line = _metrics(states, log, i, int(before[i]), int(steps[i]), config, seconds)
                 if i in due:
