@@ -158,6 +158,20 @@ def test_learning_rate_scales_the_mean_alone(x64, batching: str) -> None:
     np.testing.assert_allclose(half.P, full.P, rtol=1e-12)
 
 
+@every_batching
+def test_scaling_all_noises_scales_the_covariance_alone(batching: str) -> None:
+    scale = 2.0**-8  # a power of 4, so that not even rounding differs
+    beliefs = []
+    for c in (1.0, scale):
+        estimator = ekf(0.3 * c, 0.01 * c, some_prior() * c, batching)
+        belief = estimator.init(jnp.asarray(theta_of(), jnp.float32))
+        for xs, ys in batches(6):
+            belief, _ = estimator.update(belief, bent, jnp.asarray(xs, jnp.float32), jnp.asarray(ys, jnp.float32))
+        beliefs.append(belief)
+    np.testing.assert_array_equal(beliefs[1].theta, beliefs[0].theta)
+    np.testing.assert_array_equal(beliefs[1].P, scale * beliefs[0].P)
+
+
 def test_linear_joint_is_bayesian_regression(x64) -> None:
     theta, P, R = theta_of(), some_prior(), 0.2
     xs, ys = batches(1, size=7)[0]
