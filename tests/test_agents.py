@@ -256,7 +256,9 @@ def test_joint_agents_multiply_the_noise_by_the_batch(x64) -> None:
         return theta[0] * x
 
     for batching, noise in (("joint", 10 * 0.3), ("averaged", 0.3)):
-        config = make_config("ekf_dqn", batching=batching, batch_size=10, observation_noise=0.3, process_noise=0.0)
+        config = make_config(
+            "ekf_dqn", batching=batching, batch_size=10, observation_noise=0.3, process_noise=0.0, prior_covariance=1.0
+        )
         estimator = make_estimator(config)
         belief = estimator.init(jnp.zeros(1))
         belief, _ = estimator.update(belief, h, jnp.ones(1), jnp.ones(1))

@@ -131,7 +131,7 @@ def test_default_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert main(["evaluate", str(tmp_path)]) == 2
     seen.pop("advance")
     assert seen == dict(
-        folder=tmp_path, grid="pole_length=0.2:1.4:7,cart_mass=0.1:7:7", episodes=500, epsilon=0.1, policy="mean",
+        folder=tmp_path, grid=None, episodes=500, epsilon=0.1, policy="mean",
         members=20, keep="best", seed=0,
     )  # fmt: skip
 
@@ -433,6 +433,9 @@ BAD: dict[str, tuple[str, tuple[str, ...]]] = {
     "mass of zero": ("train dqn --box cart_mass=0:7", ("box", "cart_mass", "value 0", "positive")),
     "negative mass": ("train dqn --nominal cart_mass=-1", ("nominal", "cart_mass", "-1", "positive")),
     "infinite mass": ("train dqn --nominal cart_mass=inf", ("nominal", "cart_mass", "inf")),
+    "memory": ("train rtd_dqn --models 100000", ("100000 models", "GB", "replay_size")),
+    "other estimator": ("train ddqn --observation-noise 3", ("--observation-noise", "ddqn", "gradient")),
+    "settings of a run": ("train --resume {run} --episodes 900", ("--episodes", "--resume")),
     "models": ("train dqn --fixed-models cart_mass=3:1:2", ("fixed_models", "cart_mass=3:1", "reversed")),
     "prior": ("train deep_rok --prior-covariance 0", ("prior_covariance", "0", "positive")),
     "undefined prior": ("train deep_rok --prior-covariance nan", ("prior_covariance", "nan")),

@@ -116,7 +116,7 @@ NUMBERS: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize(("field", "value"), [(f, v) for f, values in NUMBERS.items() for v in values])
 def test_bad_numbers_are_named(field: str, value: Any) -> None:
-    with pytest.raises(DeeprokError, match=rf"^{field} is {value}") as error:
+    with pytest.raises(DeeprokError, match=rf"^{field} is {value!r}") as error:
         make_config("deep_rok", **{field: value})
     assert "must be" in str(error.value)
 
@@ -153,7 +153,7 @@ def test_every_number_has_a_bad_value_here() -> None:
         ({"input_scale": (1.0, 0.0, 1.0, 1.0)}, "input_scale is .*0.0"),
         ({"input_scale": (1.0, NAN, 1.0, 1.0)}, "input_scale is .*nan"),
         ({"input_scale": 1.0}, "input_scale is .*1.0"),
-        ({"double": "yes"}, "double is yes"),
+        ({"double": "yes"}, "double is 'yes'"),
         ({"box": ""}, "box: '' can't be read"),
         ({"box": 3}, "box.*3"),
         ({"box": "pole_lenght=1:2"}, "did you mean 'pole_length'"),

@@ -415,3 +415,18 @@ def test_summary_of_known_returns() -> None:
     assert (result.episodes, result.keep) == (4, "last")
     np.testing.assert_allclose(result.std_return, np.hstack([cells, cells - 1]).std(axis=1))
     assert PAPER_GRID == "pole_length=0.2:1.4:7,cart_mass=0.1:7:7"
+
+
+def test_the_grid_is_the_runs_own_box_by_default(tmp_path: Path) -> None:
+    own = evaluate(write_run(tmp_path / "own", box="gravity=8:12,pole_length=0.3:0.9"), episodes=2)
+    assert list(own.grid) == ["gravity", "pole_length"]
+    np.testing.assert_allclose(own.grid["gravity"], np.linspace(8, 12, 7))
+    run = write_run(tmp_path / "run")
+    assert evaluate(run, episodes=2).grid == evaluate(run, PAPER_GRID, episodes=2).grid
+
+
+@pytest.mark.parametrize(("arguments", "said"), [((3,), "folder is 3"), ((".", {"force": [1.0]}), "grid is .*force")])
+def test_arguments_of_other_types_are_named(tmp_path: Path, arguments: tuple[Any, ...], said: str) -> None:
+    folder, *rest = arguments
+    with pytest.raises(DeeprokError, match=said):
+        evaluate(write_run(tmp_path / "run") if rest else folder, *rest)

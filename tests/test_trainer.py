@@ -238,7 +238,7 @@ def test_best_and_last_weights(uninterrupted) -> None:
     assert runs.best_trial(folder, program) == stored["best.trial_return"]
 
 
-NO_NOISE: dict[str, Any] = dict(observation_noise=1e-30, process_noise=0.0, episodes=60)
+NO_NOISE: dict[str, Any] = dict(observation_noise=1e-30, process_noise=0.0, prior_covariance=1.0, episodes=60)
 BREAKDOWNS = {
     "sgd": (WILD, "lower --learning-rate (now 1e+06)"),
     "averaged": (make_config("ekf_dqn", **FRAGILE | NO_NOISE), "raise --observation-noise (now 1e-30)"),

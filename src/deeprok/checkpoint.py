@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Mapping
@@ -29,9 +30,10 @@ def write_atomically(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(partial, path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
         reason = "no space is left on the disk" if error.errno == errno.ENOSPC else error.strerror
-        kept = "; the version written before is kept" if path.exists() else ""
+        kept = "; the version written before is kept" if path.is_file() else ""
         raise DeeprokError(f"can't write {path}: {reason}{kept}") from error
 
 

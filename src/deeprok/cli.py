@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,9 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from deeprok import jobs, runs
-from deeprok.config import ALGORITHMS, Config, Preset, check, make_config
+from deeprok.config import ALGORITHMS, Config, GradientConfig, KalmanConfig, Preset, check, make_config
 from deeprok.errors import DeeprokError, unknown
-from deeprok.evaluation import PAPER_GRID, Evaluation, PolicyKind, evaluate
+from deeprok.evaluation import Evaluation, PolicyKind, evaluate
 from deeprok.experiments.paper import reproduce
 from deeprok.export import Format, export_policy
 from deeprok.progress import fraction_bar, training_line
@@ -32,11 +33,21 @@ from deeprok.training import make_program
 from deeprok.worlds import WORLDS
 
 # Results go to standard output, everything else to standard error.
-_out = Console(width=None if sys.stdout.isatty() else 160)
+
+
+class _Results(Console):
+    """Standard output; whoever reads it may stop before the end."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+_out = _Results(width=None if sys.stdout.isatty() else 160)
 _err = Console(stderr=True)
 
 _PATH = tyro.conf.arg(metavar="PATH")
 _COUNT = tyro.conf.arg(metavar="N")
+_JOBS = tyro.conf.arg(metavar="N", help_behavior_hint="(default: one for each core)")
 _Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 
 
@@ -45,12 +56,12 @@ class Train:
     """Train an agent on an uncertain world."""
 
     config: Annotated[Config, tyro.conf.arg(name="")]
-    seeds: Annotated[int | None, _COUNT] = None
+    seeds: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: one run, in --out)")] = None
     """Train N seeds, from --seed on; --out then holds a run folder for each: seed-0, seed-1, …"""
-    out: Annotated[Path | None, _PATH] = None
-    """New folder for the run; by default runs/ALGORITHM."""
-    jobs: Annotated[int | None, _COUNT] = None
-    """Processes at once; by default one for each core."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="(default: runs/ALGORITHM)")] = None
+    """New folder for the run."""
+    jobs: Annotated[int | None, _JOBS] = None
+    """Processes at once."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +70,8 @@ class Resume:
 
     resume: Annotated[Path, _PATH]
     """Run folder, or folder of seeds."""
-    jobs: Annotated[int | None, _COUNT] = None
-    """Processes at once; by default one for each core."""
+    jobs: Annotated[int | None, _JOBS] = None
+    """Processes at once."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +80,9 @@ class Evaluate:
 
     run: _Run
     """A run folder, or a folder of seeds."""
-    grid: str = PAPER_GRID
+    grid: Annotated[
+        str | None, tyro.conf.arg(metavar="GRID", help_behavior_hint="(default: the run's box, 7 values each)")
+    ] = None
     """Parameters to vary, as name=low:high:count,…; both edges are included."""
     episodes: int = 500
     """Episodes in each cell."""
@@ -94,7 +107,7 @@ class Export:
     run: _Run
     """A run folder; of a folder of seeds the run that did best on held-out models is taken."""
     out: Annotated[Path, _PATH]
-    """File to write."""
+    """File to write; its folder is made if there is none."""
     format: Format = "json"
     """A small JSON of layers and weights, or ONNX (needs the extra: pip install 'deeprok[onnx]')."""
     keep: Keep = "best"
@@ -116,12 +129,16 @@ class Reproduce:
     """Folder for runs, table and figures."""
     episodes: Annotated[int, _COUNT] = 500
     """Test episodes in each cell of the grid."""
-    jobs: Annotated[int | None, _COUNT] = None
-    """Processes at once; by default one for each core."""
+    jobs: Annotated[int | None, _JOBS] = None
+    """Processes at once."""
 
 
 def _train(words: Sequence[str]) -> None:
-    if any(word.split("=")[0] == "--resume" for word in words):
+    options_given = [word.partition("=")[0] for word in words if word.startswith("-")]
+    if "--resume" in options_given:
+        for name in options_given:
+            if name not in ("--resume", "--jobs", "-h", "--help"):
+                raise DeeprokError(f"{name} can't be given with --resume: a run goes on with the settings it has")
         resumed = tyro.cli(Resume, args=words, prog="deeprok train")
         _train_runs(resumed.resume, runs.find(resumed.resume), resumed.jobs)
         return
@@ -153,12 +170,18 @@ def _parse_train(algorithm: str, words: Sequence[str]) -> Train:
         name, equals, value = word.partition("=")
         if name == "--preset":
             preset = value if equals else following
+    base = make_config(algorithm, preset)
+    own = {field.name for field in dataclasses.fields(base.estimator)}
+    others = {field.name for kind in (GradientConfig, KalmanConfig) for field in dataclasses.fields(kind)} - own
+    for word in words:
+        if word.partition("=")[0].removeprefix("--").replace("-", "_") in others and word.startswith("--"):
+            raise DeeprokError(f"{word} is not a setting of {algorithm}, which has a {base.row.estimator} estimator")
     return tyro.cli(
         Train,
         args=words,
         prog=f"deeprok train {algorithm}",
         description=f"Train {algorithm}: {ALGORITHMS[algorithm].summary}.",
-        default=Train(config=make_config(algorithm, preset)),
+        default=Train(config=base),
         config=(tyro.conf.AvoidSubcommands, tyro.conf.OmitArgPrefixes),
     )
 
@@ -302,7 +325,11 @@ def _no_options(command: str, words: Sequence[str]) -> None:
 def _reproduce(words: Sequence[str]) -> None:
     options = tyro.cli(Reproduce, args=words, prog="deeprok reproduce")
     arguments = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
-    reproduce(processes=arguments.pop("jobs"), **arguments, console=_err, results=_out)
+    try:
+        reproduce(processes=arguments.pop("jobs"), **arguments, console=_err, results=_out)
+    except KeyboardInterrupt:
+        _err.print("stopped; all is saved, run the same command again to go on", highlight=False)
+        raise
 
 
 class Command(NamedTuple):
@@ -356,5 +383,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at exit
         return 0
     return 0

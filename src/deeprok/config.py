@@ -65,8 +65,10 @@ def read_prior(text: str) -> Prior:
             raise TypeError(values.dtype)
         prior: Prior = _tuples(values.astype(float).tolist())
     except (OSError, EOFError, ValueError, TypeError) as error:
+        missing = " (there is no such file)" if isinstance(error, FileNotFoundError) else ""
         raise DeeprokError(
-            f"prior_covariance is '{text}'; it must be a number, or a .json or .npy file with a vector or a matrix"
+            f"prior_covariance is '{text}'{missing}; "
+            "it must be a number, or a .json or .npy file with a vector or a matrix"
         ) from error
     return prior
 
@@ -178,7 +180,7 @@ class Config:
     hidden: tuple[int, ...] = (20, 20)
     """Units of each hidden layer."""
     activation: str = "tanh"
-    """Activation of the hidden layers."""
+    """Activation of the hidden layers: tanh, relu, sigmoid, elu or silu."""
     input_scale: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)
     """What each observation is multiplied by before the network."""
     estimator: GradientConfig | KalmanConfig = GradientConfig()
@@ -353,7 +355,7 @@ def check(config: Config) -> None:
             raise unknown(name, str(fields[name]), _CHOICES[name])
     for name, rule in _RULES.items():
         if name in fields and not rule.allows(fields[name]):
-            raise DeeprokError(f"{name} is {fields[name]}; it must be {rule.words}")
+            raise DeeprokError(f"{name} is {_shown(fields[name])}; it must be {rule.words}")
     if not isinstance(config.estimator, _ESTIMATOR_KINDS[config.row.estimator]):
         raise DeeprokError(f"estimator is {config.estimator}; {config.algorithm} takes a {config.row.estimator} one")
     if config.chunk_steps % config.train_every:
@@ -362,8 +364,7 @@ def check(config: Config) -> None:
         )
     SETS[config.robust_set].check_level(config.robust_level)
     world = config.make_world()
-    config.make_box(world)
-    config.make_models(world)
+    _check_memory(config, world)
     inputs = len(world.observation_scale)
     if len(config.input_scale) != inputs:
         raise DeeprokError(
@@ -371,6 +372,24 @@ def check(config: Config) -> None:
         )
     if isinstance(config.estimator, KalmanConfig):
         _check_prior(config.estimator.prior_covariance, config.make_network(world).num_weights)
+
+
+def _shown(value: Any) -> str:
+    return repr(value) if isinstance(value, str) else str(value)
+
+
+def _check_memory(config: Config, world: World) -> None:
+    """Refuses settings whose replay, and whose models drawn for a chunk, are gigabytes."""
+    models = config.make_models(world).size
+    observations = len(world.observation_scale)
+    rows = min(config.replay_size, config.episodes * config.horizon)
+    width = observations + 1 + (models if config.row.robust else 1) * (observations + 2)
+    numbers = rows * width + config.chunk_steps * models * len(config.make_box(world))
+    if (gigabytes := 4 * numbers / 1e9) > 4:
+        raise DeeprokError(
+            f"{models} models and a replay of {rows} transitions would take {gigabytes:.1f} GB a seed, more than the 4 "
+            "allowed; lower models, replay_size or chunk_steps"
+        )
 
 
 def _check_prior(prior: Prior, n: int) -> None:

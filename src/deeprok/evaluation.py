@@ -277,7 +277,7 @@ PAPER_GRID = "pole_length=0.2:1.4:7,cart_mass=0.1:7:7"
 
 def evaluate(
     folder: str | Path | Sequence[Path],
-    grid: str = PAPER_GRID,
+    grid: str | None = None,
     episodes: int = 500,
     epsilon: float = 0.1,
     policy: PolicyKind = "mean",
@@ -290,7 +290,8 @@ def evaluate(
 
     Args:
       folder: a run folder, a folder of seeds, or several run folders that differ by their seeds.
-      grid: parameters to vary, as name=low:high:count,…; both edges are included.
+      grid: parameters to vary, as name=low:high:count,…; both edges are included. By default the
+        run's own box, 7 values of each parameter, which for the world's box is the paper's grid.
       episodes: episodes in a cell.
       epsilon: probability of a random action.
       policy: `mean` acts on the belief's mean. For agents with a posterior, an ensemble drawn from
@@ -311,6 +312,8 @@ def evaluate(
         raise unknown("policy", policy, POLICIES)
     if keep not in KEEPS:
         raise unknown("keep", keep, KEEPS)
+    if not isinstance(folder, str | Path | Sequence):
+        raise DeeprokError(f"folder is {folder!r}; it must be a path, or a list of run folders")
     folders = runs.find(Path(folder)) if isinstance(folder, str | Path) else list(folder)
     configs = [runs.read_config(path) for path in folders]
     if len({config.digest() for config in configs}) > 1:
@@ -322,7 +325,12 @@ def evaluate(
         raise DeeprokError(
             f"policy is {policy}, but {config.algorithm} has no posterior to draw an ensemble from; use policy mean"
         )
-    axes = parse_grid(grid, program.world.nominal)
+    if grid is None:
+        axes = {name: np.linspace(low, high, 7) for name, (low, high) in config.make_box(program.world).items()}
+    elif isinstance(grid, str):
+        axes = parse_grid(grid, program.world.nominal)
+    else:
+        raise DeeprokError(f"grid is {grid!r}; it must be text, as name=low:high:count,…")
     play = grid_player(program.world, program.agent.network, policy, axes, episodes)
     ensemble = jax.jit(jax.vmap(estimator.sample, (None, 0)))
     size = members if policy != "mean" else 1

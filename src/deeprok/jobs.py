@@ -43,6 +43,10 @@ def train(
     Returns:
       The run folders.
     """
+    if not isinstance(config, Config):
+        raise DeeprokError(f"config is {config!r}; it must be settings that make_config made")
+    if seeds is not None and not isinstance(seeds, Sequence):
+        raise DeeprokError(f"seeds is {seeds!r}; it must be a list of seeds, such as [0, 1, 2]")
     check(config)
     check_count(jobs)
     out = Path(out)

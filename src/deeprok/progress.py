@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from deeprok.config import Config
 from deeprok.trainer import Report
@@ -44,8 +45,11 @@ def training_line(console: Console, configs: Mapping[Path, Config], done: Mappin
     last: dict[Path, dict[str, Any]] = {folder: {"episodes": n, "steps": 0} for folder, n in done.items()}
     clock = _Clock(configs)
     names = sorted({config.algorithm for config in configs.values()})
-    what = f"{', '.join(names)} × {len(configs)} runs" if len(configs) > 1 else names[0]
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[status]}"))
+    what = names[0] if len(names) == 1 else f"{len(names)} agents"
+    if len(configs) > 1:
+        what += f" × {len(configs) // len(names)} seeds"
+    name = TextColumn("{task.description}", table_column=Column(min_width=len(what), no_wrap=True))
+    columns = (name, BarColumn(bar_width=10), TextColumn("{task.fields[status]}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=total, completed=sum(done.values()), status="compiling …")
         spoken = time.monotonic()
@@ -54,7 +58,9 @@ def training_line(console: Console, configs: Mapping[Path, Config], done: Mappin
             nonlocal spoken
             last[folder] = line
             episodes = sum(x["episodes"] for x in last.values())
-            status = f"{episodes}/{total} episodes{_status(last)} · {clock.speak(folder, line, last)}"
+            left, rate = clock.speak(folder, line, last)
+            # What matters least stands last, where a narrow terminal cuts it off.
+            status = f"{left} left · {episodes}/{total} episodes{_status(last)} · {rate} steps/s"
             bar.update(task, completed=episodes, status=status)
             if not console.is_terminal and time.monotonic() - spoken > _QUIET_SECONDS:
                 console.print(f"{what}: {status}", soft_wrap=True, highlight=False)
@@ -88,8 +94,8 @@ class _Clock:
         self.steps: dict[Path, int] = {}
         self.length: dict[Path, float] = {}
 
-    def speak(self, folder: Path, line: Mapping[str, Any], last: Mapping[Path, Mapping[str, Any]]) -> str:
-        """Takes a new line into account and says how fast it goes."""
+    def speak(self, folder: Path, line: Mapping[str, Any], last: Mapping[Path, Mapping[str, Any]]) -> tuple[str, str]:
+        """Takes a new line into account; says the time left, and the steps a second."""
         chunk = self.configs[folder].chunk_steps
         taken = line["steps"] - self.steps.get(folder, line["steps"] - chunk)
         self.steps[folder] = line["steps"]
@@ -105,4 +111,4 @@ class _Clock:
             for path, config in self.configs.items()
         )
         minutes, seconds = divmod(round(left / max(rate, 1e-9)), 60)
-        return f"{rate:,.0f} steps/s · {minutes}:{seconds:02d} left"
+        return f"{minutes}:{seconds:02d}", f"{rate:,.0f}"

@@ -53,6 +53,8 @@ def create(folder: Path, config: Config) -> None:
 def create_seeds(out: Path, config: Config, seeds: Sequence[int]) -> list[Path]:
     """Makes a folder of run folders, one for each seed."""
     _refuse_full(out)
+    if len(set(seeds)) < len(seeds):
+        raise DeeprokError(f"seeds are {list(seeds)}; each may be given once")
     configs = {out / f"seed-{seed}": dataclasses.replace(config, seed=seed) for seed in seeds}
     for each in configs.values():
         check(each)
@@ -62,7 +64,9 @@ def create_seeds(out: Path, config: Config, seeds: Sequence[int]) -> list[Path]:
 
 
 def _refuse_full(folder: Path) -> None:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.is_file():
+        raise DeeprokError(f"{folder} is a file; a run needs a new folder")
+    if folder.exists() and any(folder.iterdir()):
         raise DeeprokError(
             f"{folder} already exists and is not empty; go on with --resume {folder} or choose another --out"
         )

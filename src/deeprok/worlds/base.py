@@ -80,5 +80,5 @@ def check_quantity(params: Any, name: str, value: float, origin: str) -> None:
         raise unknown(f"parameter in {origin}", name, fields)
     positive = fields[name].metadata["positive"]
     if not (0 < value < float("inf") if positive else abs(value) < float("inf")):
-        allowed = "must be positive" if positive else "must be finite"
+        allowed = "must be positive and finite" if positive else "must be finite"
         raise DeeprokError(f"{origin} gives {name} the value {value:g}, which {allowed}")
