@@ -105,8 +105,9 @@ def _train(folders: list[Path], count: int | None, console: Console) -> None:
 
 
 def _print(maps: dict[str, Evaluation], best: dict[str, Evaluation], results: Console, preset: str) -> None:
-    seeds = len(next(iter(maps.values())).per_seed)
-    title = f"preset {preset}, {seeds} seeds, 7 × 7 grid, ε = 0.1, {next(iter(maps.values())).episodes} episodes a cell"
+    first = next(iter(maps.values()))
+    seeds = f"{len(first.per_seed)} seed{'s' if len(first.per_seed) > 1 else ''}"
+    title = f"preset {preset}, {seeds}, 7 × 7 grid, ε = {first.epsilon:g}, {first.episodes} episodes a cell"
     table = Table(title=title, title_justify="left", title_style="bold")
     for column in ("agent", "success %", "over seeds", "return", "nominal return", "best weights: success %"):
         table.add_column(column, justify="left" if column == "agent" else "right")
