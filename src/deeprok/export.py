@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok.checkpoint import write_atomically
-from deeprok.errors import DeeprokError
+from deeprok.errors import DeeprokError, unknown
 from deeprok.networks import QNetwork
 from deeprok.worlds import World
 
@@ -108,6 +108,8 @@ def to_onnx(network: QNetwork, theta: np.ndarray) -> bytes:
 
 def export_policy(network: QNetwork, theta: np.ndarray, world: World, kind: Format, out: Path) -> None:
     """Writes a policy, after checking on 10,000 states that it acts as the trained agent does."""
+    if kind not in FORMATS:
+        raise unknown("format", kind, FORMATS)
     scale = np.asarray(world.observation_scale)
     noise = jax.random.normal(jax.random.key(0), (_CHECKED_STATES, len(scale)))
     obs = (np.asarray(noise) * scale).astype(np.float32)

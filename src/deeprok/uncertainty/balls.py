@@ -31,12 +31,10 @@ class AmbiguitySet(NamedTuple):
     Attributes:
       worst_case: `(p, values, level) -> WorstCase`, with `p` and `values` of shape [M].
       check_level: raises unless the level is one the family can take.
-      meaning: what the level means, for help and documentation.
     """
 
     worst_case: Callable[[jax.Array, jax.Array, float | jax.Array], WorstCase]
     check_level: Callable[[float], None]
-    meaning: str
 
 
 def minimum(p: jax.Array, values: jax.Array, level: float | jax.Array = 0.0) -> WorstCase:
@@ -82,6 +80,6 @@ def _fraction(level: float) -> None:
 
 
 SETS: dict[str, AmbiguitySet] = {
-    "minimum": AmbiguitySet(minimum, _any_level, "not used"),
-    "cvar": AmbiguitySet(cvar, _fraction, "the worst fraction of the models that is averaged"),
+    "minimum": AmbiguitySet(minimum, _any_level),
+    "cvar": AmbiguitySet(cvar, _fraction),
 }
