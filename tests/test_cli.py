@@ -166,6 +166,7 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "epsilon_end": ("0", 0.0),
     "epsilon_steps": ("0", 0),
     "chunk_steps": ("40", 40),
+    "snapshot_every": ("7", 7),
     "trial_every": ("3", 3),
     "trial_models": ("3", 3),
     "trial_epsilon": ("0", 0.0),
@@ -270,7 +271,7 @@ HELPS: dict[str, set[str]] = {
     "train --resume x": {"resume", "jobs"},
     "evaluate": {"grid", "episodes", "epsilon", "policy", "members", "keep", "json", "seed"},
     "export": {"format", "out", "keep"},
-    "reproduce": {"seeds", "preset", "out"},
+    "reproduce": {"seeds", "preset", "out", "full", "resume", "episodes", "jobs"},
 }
 
 

@@ -105,6 +105,7 @@ NUMBERS: dict[str, list[Any]] = {
     "epsilon_end": [2],
     "epsilon_steps": [-1],
     "chunk_steps": [0],
+    "snapshot_every": [-1],
     "trial_every": [0],
     "trial_models": [0],
     "trial_epsilon": [1.5],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ import pytest
 import deeprok
 from deeprok.cli import COMMANDS
 from deeprok.config import ALGORITHMS, Config, make_config
+from deeprok.experiments import paper
+from deeprok.report import figures
+from deeprok.report.page import results_page
 
 ROOT = Path(__file__).parent.parent
 CLI = (ROOT / "docs" / "cli.md").read_text()
@@ -79,3 +83,36 @@ def test_readme_example_runs(
     assert lines[0].startswith("success over the grid 0.")
     assert [line.split()[0] for line in lines[1:]] == ["0.2", "0.4", "0.6", "0.8", "1.0", "1.2", "1.4"]
     assert sorted(path.name for path in (tmp_path / "runs" / "robust").iterdir()) == ["seed-0", "seed-1", "seed-2"]
+
+
+# The page of results.
+
+RESULTS = ROOT / "docs" / "results"
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Any]:
+    return json.loads((RESULTS / "results.json").read_text())
+
+
+def test_results_page_is_what_its_numbers_give(results: dict[str, Any]) -> None:
+    assert (ROOT / "docs" / "results.md").read_text() == results_page(results)
+
+
+def test_results_have_their_figures(results: dict[str, Any]) -> None:
+    drawn = figures.of_results(results)
+    assert {path.name for path in RESULTS.iterdir()} == {"results.json"} | {
+        f"{name}.{ending}" for name in drawn for ending in ("png", "svg")
+    }
+    assert set(drawn) >= {"returns-tuned", "success-tuned", "learning-tuned", "square"}
+
+
+def test_results_are_of_these_settings_and_enough_seeds(results: dict[str, Any]) -> None:
+    tables = {"tuned": results["agents"], **results["studies"]}
+    for study in paper._studies(seeds=20, preset="tuned", full=False, episodes=500):
+        assert list(tables[study.name]) == [row.name for row in study.rows]
+        for row in study.rows:
+            found = tables[study.name][row.name]
+            assert found["settings"] == row.config(0).digest()
+            assert sorted(found["per_seed"]["seed"] + found["broken"]) == list(study.seeds)
+    assert set(results["references"]) == {"random", "linear", "lqr"}

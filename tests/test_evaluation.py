@@ -18,9 +18,12 @@ from deeprok.config import make_config
 from deeprok.errors import DeeprokError
 from deeprok.evaluation import (
     PAPER_GRID,
+    GridReturns,
+    cell_player,
     ensemble_policy,
     evaluate,
-    grid_player,
+    grid_cells,
+    network_policy,
     play_episodes,
     summarise,
     wilson,
@@ -190,9 +193,9 @@ def test_wilson(won: int, trials: int) -> None:
 def play_grid(axes: dict[str, Any], episodes: int, world: World | None = None, **options: Any) -> Any:
     network = QNetwork((4, 1, 2), "tanh", (1.0,) * 4)
     world = world or cartpole(horizon=60)
-    return grid_player(world, network, "mean", {n: np.array(v) for n, v in axes.items()}, episodes)(
-        GOOD[None], 0.5, **options
-    )
+    cells = grid_cells(world, {n: np.array(v) for n, v in axes.items()})
+    returns = cell_player(world, network_policy(network, "mean"), episodes)(GOOD[None], cells, 0.5, **options)
+    return GridReturns(returns[:-1], returns[-1])
 
 
 def test_same_random_numbers_in_every_cell() -> None:

@@ -8,35 +8,48 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from deeprok.evaluation import Evaluation, GridReturns, summarise
 from deeprok.report import figures
+from deeprok.report.figures import Band
 from deeprok.worlds import cartpole
 
 WORLD = cartpole()
-LENGTHS = {"pole_length": np.linspace(0.2, 1.4, 5)}
-GRID = {"pole_length": np.linspace(0.2, 1.4, 3), "cart_mass": np.linspace(0.1, 7.0, 4)}
+LENGTHS = [0.2, 0.5, 0.8, 1.1, 1.4]
+GRID = {"pole_length": [0.2, 0.8, 1.4], "cart_mass": [0.1, 2.4, 4.7, 7.0]}
 AGENTS = {"ddqn": "Double-DQN", "rtd_dqn": "RTD-DQN", "deep_rok": "Deep-RoK"}
+SQUARE = {"dqn": 0.5, "rtd_dqn": 0.7, "ekf_dqn": 0.6, "deep_rok": 0.9}
 
 
-def evaluations(axes: dict[str, np.ndarray]) -> dict[str, Evaluation]:
+def bands() -> dict[str, Band]:
     rng = np.random.default_rng(0)
-    cells = np.prod([len(values) for values in axes.values()])
-
-    def returns() -> GridReturns:
-        return GridReturns(rng.integers(150, 230, (cells, 10)).clip(0, 200).astype(float), np.full(10, 200.0))
-
-    return {name: summarise(name, WORLD, axes, {0: returns(), 1: returns()}, 0.1, "mean", 1, "last") for name in AGENTS}
+    return {name: Band(rng.uniform(100, 200, 5).tolist(), rng.uniform(1, 30, 5).tolist()) for name in AGENTS}
 
 
-def draw(kind: str) -> Any:
-    if kind == "curves":
-        return figures.return_curves(evaluations(LENGTHS), WORLD)
-    return figures.success_maps(evaluations(GRID), WORLD)
+def maps() -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    return {name: rng.uniform(0, 1, (3, 4)).tolist() for name in AGENTS}
 
 
-@pytest.mark.parametrize("kind", ["curves", "maps"])
+def summary(value: float) -> dict[str, Any]:
+    curve = {"episodes": [20, 40, 60], "iqm_return": [30.0, 90.0, 200 * value], "low": [20.0] * 3, "high": [190.0] * 3}
+    per_seed = {"success": [value - 0.1, value, value + 0.05]}
+    return {"curve": curve, "iqm_success": value, "success_ci": [value - 0.05, value + 0.02], "per_seed": per_seed}
+
+
+def corners() -> dict[str, Any]:
+    return {name: summary(value) for name, value in SQUARE.items()}
+
+
+DRAWN = {
+    "returns": lambda: figures.return_curves(bands(), "pole_length", LENGTHS, WORLD),
+    "maps": lambda: figures.success_maps(maps(), GRID, WORLD),
+    "learning": lambda: figures.learning_curves(corners(), 192.0),
+    "square": lambda: figures.square({"one": corners(), "two": corners()}, 0.94),
+}
+
+
+@pytest.mark.parametrize("kind", DRAWN)
 def test_files(tmp_path: Path, kind: str) -> None:
-    figures.save(draw(kind), tmp_path / "new" / "figure")
+    figures.save(DRAWN[kind](), tmp_path / "new" / "figure")
     png, svg = ((tmp_path / "new" / f"figure.{ending}").read_bytes() for ending in ("png", "svg"))
     assert png.startswith(b"\x89PNG\r\n\x1a\n")
     assert len(png) > 10_000
@@ -44,27 +57,26 @@ def test_files(tmp_path: Path, kind: str) -> None:
     assert len(list((tmp_path / "new").iterdir())) == 2
 
 
-@pytest.mark.parametrize("kind", ["curves", "maps"])
-@pytest.mark.parametrize("ending", ["png", "svg"])
-def test_same_figure_gives_the_same_file(tmp_path: Path, kind: str, ending: str) -> None:
+@pytest.mark.parametrize("kind", DRAWN)
+def test_same_figure_gives_the_same_file(tmp_path: Path, kind: str) -> None:
     for name in ("one", "two"):
-        figures.save(draw(kind), tmp_path / name)
-    assert (tmp_path / f"one.{ending}").read_bytes() == (tmp_path / f"two.{ending}").read_bytes()
+        figures.save(DRAWN[kind](), tmp_path / name)
+    for ending in ("png", "svg"):
+        assert (tmp_path / f"one.{ending}").read_bytes() == (tmp_path / f"two.{ending}").read_bytes()
 
 
-def test_curves() -> None:
-    results = evaluations(LENGTHS)
-    panels = figures.return_curves(results, WORLD).axes
+def test_return_curves() -> None:
+    panels = DRAWN["returns"]().axes
     assert [p.get_title() for p in panels] == [f"({c}) {n}" for c, n in zip("abc", AGENTS.values(), strict=True)]
-    for panel, result in zip(panels, results.values(), strict=True):
+    for panel, band in zip(panels, bands().values(), strict=True):
         curve, nominal = panel.get_lines()
-        np.testing.assert_allclose(curve.get_xdata(), LENGTHS["pole_length"])
-        np.testing.assert_allclose(curve.get_ydata(), result.mean_return)
+        np.testing.assert_allclose(curve.get_xdata(), LENGTHS)
+        np.testing.assert_allclose(curve.get_ydata(), band.mean)
         assert list(nominal.get_xdata()) == [0.5, 0.5]
         assert "nominal" in [text.get_text() for text in panel.texts]
-        band = panel.collections[0].get_paths()[0].vertices
-        for x, mean, spread in zip(LENGTHS["pole_length"], result.mean_return, result.std_return, strict=True):
-            edges = band[np.isclose(band[:, 0], x), 1]
+        filled = panel.collections[0].get_paths()[0].vertices
+        for x, mean, spread in zip(LENGTHS, band.mean, band.deviation, strict=True):
+            edges = filled[np.isclose(filled[:, 0], x), 1]
             assert edges.min() == pytest.approx(mean - spread)
             assert edges.max() == pytest.approx(mean + spread)
         assert panel.get_xlabel() == "pole length (m)"
@@ -73,15 +85,13 @@ def test_curves() -> None:
 
 
 def test_maps() -> None:
-    results = evaluations(GRID)
-    *panels, scale = figures.success_maps(results, WORLD).axes
+    *panels, scale = DRAWN["maps"]().axes
     assert "success" in scale.get_ylabel()
-    for letter, panel, (name, result) in zip("def", panels, results.items(), strict=True):
-        assert panel.get_title() == f"({letter}) {AGENTS[name]}: {100 * result.overall.success:.0f} %"
+    for letter, panel, (name, shares) in zip("def", panels, maps().items(), strict=True):
+        assert panel.get_title() == f"({letter}) {AGENTS[name]}: {100 * np.mean(shares):.0f} %"
         image = panel.collections[0]
-        shown = np.asarray(image.get_array())
         assert (image.get_clim()) == (0, 100)
-        np.testing.assert_allclose(shown, np.transpose(result.success) * 100)
+        np.testing.assert_allclose(np.asarray(image.get_array()), np.transpose(shares) * 100)
         (nominal,) = panel.get_lines()
         assert (nominal.get_xdata()[0], nominal.get_ydata()[0]) == (0.5, 1.5)
         assert panel.get_xlabel() == "pole length (m)"
@@ -89,11 +99,35 @@ def test_maps() -> None:
         written = {text.get_position(): text.get_text() for text in panel.texts}
         cells = itertools.product(enumerate(GRID["pole_length"]), enumerate(GRID["cart_mass"]))
         for (i, length), (j, mass) in cells:
-            assert written[length, mass] == f"{100 * result.success[i][j]:.0f}"
+            assert written[length, mass] == f"{100 * shares[i][j]:.0f}"
     assert panels[0].get_ylabel() == "cart mass (kg)"
 
 
 def test_one_agent_and_unknown_names() -> None:
-    result = next(iter(evaluations(GRID).values()))
-    figure = figures.success_maps({"my own": result}, WORLD, first_letter="a")
+    figure = figures.success_maps({"my own": maps()["ddqn"]}, GRID, WORLD, first_letter="a")
     assert figure.axes[0].get_title().startswith("(a) my own: ")
+
+
+def test_learning_curves() -> None:
+    (panel,) = DRAWN["learning"]().axes
+    lines = {line.get_label(): line for line in panel.get_lines()}
+    np.testing.assert_allclose(lines["Deep-RoK"].get_ydata(), [30, 90, 180])
+    np.testing.assert_allclose(lines["DQN"].get_ydata(), [30, 90, 100])
+    heights = sorted(float(line.get_ydata()[0]) for line in panel.get_lines() if len(set(line.get_ydata())) == 1)
+    assert heights == pytest.approx([0.95 * 192, 192])
+    # Without colour the agents still differ.
+    markers = {lines[name].get_marker() for name in ("DQN", "RTD-DQN", "EKF-DQN", "Deep-RoK")}
+    assert len(markers) == 4
+
+
+def test_the_square_shows_every_seed_and_the_interval() -> None:
+    panels = DRAWN["square"]().axes
+    assert [panel.get_title() for panel in panels] == ["one", "two"]
+    for panel in panels:
+        heights = np.concatenate([c.get_offsets()[:, 1] for c in panel.collections if len(c.get_offsets()) == 3])
+        expected = [100 * x for value in SQUARE.values() for x in (value - 0.1, value, value + 0.05)]
+        np.testing.assert_allclose(np.sort(heights), np.sort(expected))
+        means = {c.get_label(): c.lines[0].get_ydata() for c in panel.containers}
+        np.testing.assert_allclose(means["nominal label"], [50, 60])
+        np.testing.assert_allclose(means["robust label"], [70, 90])
+        assert [label.get_text() for label in panel.get_xticklabels()] == ["Adam", "Kalman filter"]

@@ -117,7 +117,7 @@ def test_checkpoint_holds_everything(uninterrupted) -> None:
         *(f"run.agent.belief.{name}" for name in belief),
         *(f"run.episode.{name}" for name in episode),
         *(f"best.belief.{name}" for name in belief),
-        *("run.agent.target", "run.agent.memory", "run.key", "run.episodes", "run.steps"),
+        *("run.agent.target", "run.agent.memory", "run.key", "run.episodes", "run.steps", "run.snapshots"),
         *("best.trial_return", "best.steps"),
     }
     adam = {name.rpartition(".")[2] for name in tensors(uninterrupted("rtd_dqn")) if "belief.optimizer" in name}

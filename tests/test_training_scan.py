@@ -277,3 +277,38 @@ def test_only_termination_ends_the_future(train, build, probes, algorithm: str, 
     assert run.last.episodes[0] == 800
     q = build(config).program.agent.network.apply(jnp.asarray(run.theta[0]), jnp.ones(1))
     np.testing.assert_allclose(q, value, rtol=0.05)
+
+
+def first_with(history: list[Any], episodes: int, every: int) -> Any:
+    """The mean weights at the first of every so many steps at which so many episodes have ended."""
+    return next(s.agent.belief.theta[0] for s in history[every - 1 :: every] if s.episodes[0] >= episodes)
+
+
+@pytest.mark.parametrize(("chunk_steps", "look"), [(1, 1), (60, 3)])
+def test_snapshots_are_the_weights_of_their_time(train, chunk_steps: int, look: int) -> None:
+    changes: dict[str, Any] = dict(snapshot_every=2, episodes=9, epsilon_end=1.0, **SETTINGS["the nominal model"])
+    steps = train(settings("dqn", chunk_steps=1, **changes), chunks=240).history
+    run = train(settings("dqn", chunk_steps=chunk_steps, **changes), chunks=240 // chunk_steps).last
+    assert run.episodes[0] == 9
+    assert run.snapshots.shape == (1, 4, steps[0].agent.target.shape[1])
+    for k, row in enumerate(run.snapshots[0]):
+        np.testing.assert_allclose(row, first_with(steps, 2 * (k + 1), look), rtol=1e-4, atol=1e-6)
+
+
+def test_snapshots_that_are_due_together_are_all_taken(train) -> None:
+    config = settings("dqn", snapshot_every=1, episodes=12, horizon=2, chunk_steps=200, warm_up=0)
+    last = train(config, seeds=(0, 1)).last
+    assert last.episodes.tolist() == [12, 12]
+    # A look is ten steps long, in which five episodes of two steps end.
+    rows = last.snapshots
+    assert (np.abs(rows).sum(axis=2) > 0).all()
+    for start, end in ((0, 5), (5, 10), (10, 12)):
+        assert (rows[:, start:end] == rows[:, start : start + 1]).all()
+    assert not (rows[:, 0] == rows[:, 5]).all()
+    np.testing.assert_array_equal(rows[:, -1], last.agent.belief.theta)
+
+
+def test_no_snapshots(train) -> None:
+    with_none = train(settings("dqn", snapshot_every=0), chunks=2).last
+    assert with_none.snapshots.shape[1] == 0
+    assert bits(with_none.agent) == bits(train(settings("dqn"), chunks=2).last.agent)

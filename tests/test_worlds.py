@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +14,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deeprok.errors import DeeprokError
-from deeprok.worlds import WORLDS, branch, cartpole, check_quantity, with_model
+from deeprok.worlds import WORLDS, World, branch, cartpole, check_quantity, with_model
 from deeprok.worlds.cartpole import INTEGRATORS, CartPole
+from deeprok.worlds.disturbances import with_delay, with_parameter_noise, with_sensor_noise
 
 GYMNASIUM_NAMES = {
     "cart_mass": "masscart",
@@ -230,3 +232,51 @@ def test_impossible_quantities_are_refused(name: str, value: float, said: str) -
     with pytest.raises(DeeprokError, match=said):
         check_quantity(CartPole(), name, value, "here")
     check_quantity(CartPole(), "cart_mass", 1.0, "here")
+
+
+# What disturbs a world.
+
+KEY = jax.random.key(3)
+
+
+def outcomes(world: World, count: int = 4000, action: int = 1) -> Any:
+    state, _ = world.reset(KEY, world.nominal)
+    keys = jax.random.split(jax.random.key(5), count)
+    return jax.vmap(lambda key: world.step(key, state, jnp.int32(action), world.nominal))(keys)
+
+
+def test_sensor_noise_blurs_what_is_seen_and_nothing_else() -> None:
+    clean, noisy = cartpole(), with_sensor_noise(cartpole(), 0.05)
+    found = outcomes(noisy)
+    state, _ = noisy.reset(KEY, noisy.nominal)
+    expected = clean.step(KEY, state, jnp.int32(1), clean.nominal)
+    np.testing.assert_array_equal(found.state, np.broadcast_to(expected.state, found.state.shape))
+    np.testing.assert_allclose(found.obs.mean(axis=0), expected.obs, atol=0.01)
+    np.testing.assert_allclose(found.obs.std(axis=0), 0.05 * np.array(clean.observation_scale), rtol=0.05)
+    starts = jax.vmap(lambda key: noisy.reset(key, noisy.nominal))(jax.random.split(KEY, 4000))
+    np.testing.assert_allclose((starts[1] - starts[0]).std(axis=0), 0.05 * np.array(clean.observation_scale), rtol=0.05)
+
+
+def test_parameter_noise_is_a_fresh_factor_in_each_step() -> None:
+    found = outcomes(with_parameter_noise(cartpole(), "force", 0.3))
+    speeds = np.asarray(found.obs[:, 1], float)
+    state, _ = cartpole().reset(KEY, cartpole().nominal)
+    pushed, other = (cartpole().step(KEY, state, jnp.int32(a), cartpole().nominal).obs[1] for a in (1, 0))
+    # The speed gained is proportional to the force, and left and right are opposite.
+    assert speeds.mean() == pytest.approx(float(pushed), abs=0.01 * abs(float(pushed - other)))
+    assert speeds.std() == pytest.approx(0.3 * abs(float(pushed - other)) / 2, rel=0.05)
+
+
+def test_delay_plays_the_action_before() -> None:
+    late, clean = with_delay(cartpole()), cartpole()
+    starts = jax.vmap(lambda key: late.reset(key, late.nominal)[0][1])(jax.random.split(KEY, 200))
+    assert 0.3 < float(starts.mean()) < 0.7
+    (inner, first), _ = late.reset(KEY, late.nominal)
+    state = (inner, first)
+    pending = first
+    for action in (1, 1, 0, 1, 0, 0):
+        outcome = late.step(KEY, state, jnp.int32(action), late.nominal)
+        expected = clean.step(KEY, inner, pending, clean.nominal)
+        np.testing.assert_array_equal(outcome.obs, expected.obs)
+        np.testing.assert_array_equal(outcome.reward, expected.reward)
+        state, inner, pending = outcome.state, expected.state, jnp.int32(action)

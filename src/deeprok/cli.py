@@ -116,17 +116,22 @@ class Export:
 
 @dataclass(frozen=True)
 class Reproduce:
-    """Train the paper's three agents on the uncertain Cart-Pole, compare them, and draw the figures.
+    """Train the paper's agents on the uncertain Cart-Pole with many seeds, and compare them with references.
 
-    What is already in the folder is not done again, so an interrupted or smaller run goes on.
+    Prints a table and writes a page with figures, and results.json. What is already in the folder
+    is not done again: an interrupted call goes on where it was, and one with more seeds adds to it.
     """
 
-    seeds: Annotated[int, _COUNT] = 3
-    """Seeds of each agent."""
+    seeds: Annotated[int, _COUNT] = 5
+    """Seeds of each agent, from 0 on."""
     preset: Preset = "tuned"
     """The paper's settings, or the best found."""
+    full: bool = False
+    """Both presets, ablations, tuning, ensembles and stable-baselines3 (needs 'deeprok[bench]'): hours, not minutes."""
     out: Annotated[Path, _PATH] = Path("reproduce")
-    """Folder for runs, table and figures."""
+    """Folder for runs, page and figures."""
+    resume: bool = False
+    """Refuse to begin anew, should the folder not be there."""
     episodes: Annotated[int, _COUNT] = 500
     """Test episodes in each cell of the grid."""
     jobs: Annotated[int | None, _JOBS] = None
@@ -328,7 +333,7 @@ def _reproduce(words: Sequence[str]) -> None:
     try:
         reproduce(processes=arguments.pop("jobs"), **arguments, console=_err, results=_out)
     except KeyboardInterrupt:
-        _err.print("stopped; all is saved, run the same command again to go on", highlight=False)
+        _err.print("stopped; all is saved, the same command goes on", highlight=False)
         raise
 
 

@@ -39,7 +39,7 @@ from deeprok.worlds import WORLDS, World, with_model
 from deeprok.worlds.cartpole import INTEGRATORS, Integrator, cartpole
 
 #: Version of the run folder's files; raised when an older folder can't be read any more.
-FORMAT = 1
+FORMAT = 2
 
 Acting = Literal["nominal", "sampled", "member"]
 ACTINGS: tuple[str, ...] = get_args(Acting)
@@ -205,6 +205,8 @@ class Config:
 
     chunk_steps: int = 2000
     """Steps between looks at the run: metrics, checks, checkpoints."""
+    snapshot_every: int = 20
+    """Episodes between snapshots of the weights, kept in the checkpoint for learning curves; 0 keeps none."""
     trial_every: int = 2
     """Chunks between trials of the policy on held-out models, which decide the best weights."""
     trial_models: int = 64
@@ -216,6 +218,11 @@ class Config:
     def row(self) -> Algorithm:
         """The algorithm's row of the table."""
         return ALGORITHMS[self.algorithm]
+
+    @property
+    def snapshots(self) -> int:
+        """How many snapshots of the weights a run takes."""
+        return self.episodes // self.snapshot_every if self.snapshot_every else 0
 
     def make_world(self) -> World:
         """The world, with this run's nominal parameters."""
@@ -379,16 +386,18 @@ def _shown(value: Any) -> str:
 
 
 def _check_memory(config: Config, world: World) -> None:
-    """Refuses settings whose replay, and whose models drawn for a chunk, are gigabytes."""
+    """Refuses settings whose replay, snapshots, and models drawn for a chunk, are gigabytes."""
     models = config.make_models(world).size
     observations = len(world.observation_scale)
     rows = min(config.replay_size, config.episodes * config.horizon)
     width = observations + 1 + (models if config.row.robust else 1) * (observations + 2)
-    numbers = rows * width + config.chunk_steps * models * len(config.make_box(world))
+    kept = config.snapshots * config.make_network(world).num_weights
+    numbers = rows * width + config.chunk_steps * models * len(config.make_box(world)) + kept
     if (gigabytes := 4 * numbers / 1e9) > 4:
         raise DeeprokError(
-            f"{models} models and a replay of {rows} transitions would take {gigabytes:.1f} GB a seed, more than the 4 "
-            "allowed; lower models, replay_size or chunk_steps"
+            f"{models} models, a replay of {rows} transitions and {config.snapshots} snapshots would take "
+            f"{gigabytes:.1f} GB a seed, more than the 4 allowed; lower models, replay_size or chunk_steps, or raise "
+            "snapshot_every"
         )
 
 
@@ -480,6 +489,7 @@ _RULES: dict[str, Rule] = {
     "epsilon_end": _PROBABILITY,
     "epsilon_steps": _NATURAL,
     "chunk_steps": _COUNT,
+    "snapshot_every": _NATURAL,
     "trial_every": _COUNT,
     "trial_models": _COUNT,
     "trial_epsilon": _PROBABILITY,

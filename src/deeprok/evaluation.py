@@ -34,6 +34,9 @@ POLICIES: tuple[str, ...] = get_args(PolicyKind)
 #: `obs [E, D] -> action [E]`.
 Policy = Callable[[jax.Array], jax.Array]
 
+#: `(weights, params) -> Policy`: what weights do in a world of these parameters, which most don't look at.
+PolicyOf = Callable[[Any, Any], Policy]
+
 
 def ensemble_policy(network: QNetwork, thetas: jax.Array, kind: PolicyKind) -> Policy:
     """What K weight vectors choose together.
@@ -53,6 +56,11 @@ def ensemble_policy(network: QNetwork, thetas: jax.Array, kind: PolicyKind) -> P
         return jnp.argmax(jnp.mean(q, axis=0), axis=-1)
 
     return act
+
+
+def network_policy(network: QNetwork, kind: PolicyKind) -> PolicyOf:
+    """What weight vectors [K, n] of a Q-network choose together, whatever the parameters."""
+    return lambda thetas, params: ensemble_policy(network, thetas, kind)
 
 
 def play_episodes(world: World, act: Policy, models: Model, key: jax.Array, epsilon: float | jax.Array) -> jax.Array:
@@ -146,65 +154,67 @@ def wilson(successes: np.ndarray, trials: int, z: float = 1.959963984540054) -> 
 
 
 class GridReturns(NamedTuple):
-    """Returns of one run on a grid."""
+    """Returns of one run on the models of `grid_cells`."""
 
     cells: np.ndarray  # [cells, episodes]
     nominal: np.ndarray  # [episodes], at the nominal parameters
 
 
-def grid_player(
-    world: World, network: QNetwork, kind: PolicyKind, axes: Mapping[str, np.ndarray], episodes: int
-) -> Callable[..., GridReturns]:
-    """Makes a function that plays a policy in every cell of a grid and at the nominal parameters.
+def cell_player(world: World, policy_of: PolicyOf, episodes: int) -> Callable[..., np.ndarray]:
+    """Makes a function that plays a policy on any list of models, with the same random numbers on each.
 
     Args:
       world: the world.
-      network: the Q-network.
-      kind: how weights act; with `sample` each member plays alone.
-      axes: name -> values.
-      episodes: episodes in a cell (of each member, with `sample`).
+      policy_of: what weights do on a model.
+      episodes: episodes on each model.
 
     Returns:
-      `play(thetas, epsilon, seed=0, advance=None) -> GridReturns`, compiled once for all calls:
-      `thetas` [K, n] is one weight vector or an ensemble, `epsilon` the probability of a random
-      action, `seed` that of the random numbers that all cells share, and `advance` is called with
-      the fraction of the work done since its last call.
+      `play(weights, models, epsilon, seed=0, advance=None) -> returns [models, episodes]`, compiled
+      once for all calls, with `models` name -> values, `epsilon` the probability of a random
+      action, and `advance` called with the fraction of the work done since its last call.
     """
 
     @jax.jit
-    def play_cells(thetas: jax.Array, models: Model, key: jax.Array, epsilon: jax.Array) -> jax.Array:
+    def play_some(weights: Any, models: Model, key: jax.Array, epsilon: jax.Array) -> jax.Array:
         def cell(model: Model) -> jax.Array:
             same = {name: jnp.broadcast_to(value, (episodes,)) for name, value in model.items()}
-            return play_episodes(world, ensemble_policy(network, thetas, kind), same, key, epsilon)
+            act = policy_of(weights, with_model(world.nominal, model))
+            return play_episodes(world, act, same, key, epsilon)
 
         return jax.vmap(cell)(models)
 
-    cells = grid_models(axes)
-    models = {name: np.append(values, getattr(world.nominal, name)) for name, values in cells.items()}
-    count = len(models[next(iter(models))])
-    # A few cells at a time: enough to fill the machine, and short enough to show progress.
-    size = min(count, max(1, 4096 // episodes))
-    starts = range(0, count, size)
-
     def play(
-        thetas: np.ndarray, epsilon: float, seed: int = 0, advance: Callable[[float], None] | None = None
-    ) -> GridReturns:
-        key = jax.random.key(seed)
-        groups = [thetas[i : i + 1] for i in range(len(thetas))] if kind == "sample" else [thetas]
-        played = []
-        for members in groups:
-            rows = []
-            for start in starts:
-                index = np.arange(start, start + size) % count  # the last group is filled up
-                some = {name: jnp.asarray(values[index], float) for name, values in models.items()}
-                rows.append(np.asarray(play_cells(jnp.asarray(members), some, key, jnp.asarray(epsilon, float))))
-                if advance:
-                    advance(1 / (len(starts) * len(groups)))
-            played.append(np.concatenate(rows)[:count])
-        returns = np.concatenate(played, axis=1).astype(float)
-        return GridReturns(returns[:-1], returns[-1])
+        weights: Any,
+        models: Mapping[str, np.ndarray],
+        epsilon: float,
+        seed: int = 0,
+        advance: Callable[[float], None] | None = None,
+    ) -> np.ndarray:
+        count = len(next(iter(models.values())))
+        # A few models at a time: enough to fill the machine, and short enough to show progress.
+        size = min(count, max(1, 4096 // episodes))
+        starts = range(0, count, size)
+        rows = []
+        for start in starts:
+            index = np.arange(start, start + size) % count  # the last group is filled up
+            some = {name: jnp.asarray(values[index], float) for name, values in models.items()}
+            rows.append(np.asarray(play_some(weights, some, jax.random.key(seed), jnp.asarray(epsilon, float))))
+            if advance:
+                advance(1 / len(starts))
+        return np.concatenate(rows)[:count].astype(float)
 
     return play
+
+
+def grid_cells(world: World, axes: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The models of a grid's cells and, last, the nominal one.
+
+    Every parameter is given, so that one program plays grids that vary different ones.
+    """
+    varied = grid_models(axes)
+    count = len(next(iter(varied.values())))
+    nominal = {f.name: getattr(world.nominal, f.name) for f in dataclasses.fields(world.nominal)}
+    return {name: np.append(varied.get(name, np.full(count, value)), value) for name, value in nominal.items()}
 
 
 def summarise(
@@ -331,17 +341,21 @@ def evaluate(
         axes = parse_grid(grid, program.world.nominal)
     else:
         raise DeeprokError(f"grid is {grid!r}; it must be text, as name=low:high:count,…")
-    play = grid_player(program.world, program.agent.network, policy, axes, episodes)
+    play = cell_player(program.world, network_policy(program.agent.network, policy), episodes)
+    cells = grid_cells(program.world, axes)
     ensemble = jax.jit(jax.vmap(estimator.sample, (None, 0)))
     size = members if policy != "mean" else 1
-    share = (lambda part: advance(part / len(folders))) if advance else None
+    alone = size if policy == "sample" else 1
+    share = (lambda part: advance(part / (len(folders) * alone))) if advance else None
     world, played, beliefs = program.world, {}, [runs.load_belief(path, program, keep) for path in folders]
     for config, belief in zip(configs, beliefs, strict=True):
         if policy == "mean":
             thetas = np.asarray(estimator.mean(belief))[None]
         else:
             thetas = np.asarray(ensemble(belief, jax.random.split(jax.random.key(seed), size)))
-        played[config.seed] = play(thetas, epsilon, seed, share)
+        parts = [play(members, cells, epsilon, seed, share) for members in np.split(thetas, alone)]
+        returns = np.concatenate(parts, axis=1)
+        played[config.seed] = GridReturns(returns[:-1], returns[-1])
     facts = (epsilon, policy, size, keep)
     for path, config in zip(folders, configs, strict=True):
         one = summarise(config.algorithm, world, axes, {config.seed: played[config.seed]}, *facts)

@@ -33,6 +33,40 @@ def fraction_bar(console: Console, what: str) -> Iterator[Callable[[float], None
 
 
 @contextlib.contextmanager
+def work_bar(console: Console, total: float) -> Iterator[Callable[[str, float], None]]:
+    """A bar over a job of many parts; yields `done(what, work)`, to be called as work gets done.
+
+    Args:
+      console: where to write.
+      total: the work to do, in any unit; parts count by how long they are likely to take.
+    """
+    began = spoken = time.monotonic()
+    finished = 0.0
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[left]}"))
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("starting", total=total, left="")
+
+        def done(what: str, work: float) -> None:
+            nonlocal finished, spoken
+            finished += work
+            now = time.monotonic()
+            share = min(1.0, finished / total) if total else 1.0
+            left = f" · {_minutes((now - began) * (1 - share) / share)} left" if share > 0.01 else ""
+            status = f"{100 * share:3.0f} %{left}"
+            bar.update(task, description=what, completed=finished, left=status)
+            if not console.is_terminal and now - spoken > _QUIET_SECONDS:
+                console.print(f"{what}: {status}", soft_wrap=True, highlight=False)
+                spoken = now
+
+        yield done
+
+
+def _minutes(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}"
+
+
+@contextlib.contextmanager
 def training_line(console: Console, configs: Mapping[Path, Config], done: Mapping[Path, int]) -> Iterator[Report]:
     """A line that follows the training of several runs together.
 
@@ -110,5 +144,4 @@ class _Clock:
             / 2
             for path, config in self.configs.items()
         )
-        minutes, seconds = divmod(round(left / max(rate, 1e-9)), 60)
-        return f"{minutes}:{seconds:02d}", f"{rate:,.0f}"
+        return _minutes(left / max(rate, 1e-9)), f"{rate:,.0f}"

@@ -6,6 +6,7 @@ Everything here is pure; `deeprok.trainer` loops over the chunks.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -40,6 +41,7 @@ class RunState:
     key: jax.Array  # [2] uint32 data of the key that every step's key is folded from
     episodes: jax.Array  # [] int32, finished
     steps: jax.Array  # [] int32, taken
+    snapshots: jax.Array  # [K, n], row k: the mean weights after (k + 1)·snapshot_every episodes; 0 until then
 
 
 @record
@@ -77,6 +79,10 @@ class Program(NamedTuple):
     chunk: Callable[[RunState, int], tuple[RunState, Log]]
 
 
+#: Places in a chunk at which snapshots are taken, so that the steps between pay nothing for them.
+_LOOKS = 20
+
+
 def make_program(config: Config) -> Program:
     """Builds the functions that a run consists of."""
     world = config.make_world()
@@ -85,6 +91,7 @@ def make_program(config: Config) -> Program:
     models = config.make_models(world)
     robust = config.row.robust
     rounds = config.chunk_steps // config.train_every
+    looks = math.gcd(rounds, _LOOKS)
 
     def begin_episode(key: jax.Array) -> Episode:
         models_key, acting_key, state_key = jax.random.split(key, 3)
@@ -108,12 +115,14 @@ def make_program(config: Config) -> Program:
 
     def init(key: jax.Array) -> RunState:
         weights_key, episode_key, steps_key = jax.random.split(key, 3)
+        start = agent.init(weights_key, models.size if robust else 1)
         return RunState(
-            agent=agent.init(weights_key, models.size if robust else 1),
+            agent=start,
             episode=begin_episode(episode_key),
             key=jax.random.key_data(steps_key),
             episodes=jnp.int32(0),
             steps=jnp.int32(0),
+            snapshots=jnp.zeros((config.snapshots, *start.target.shape), start.target.dtype),
         )
 
     def draw(key: jax.Array) -> StepDraw:
@@ -160,6 +169,7 @@ def make_program(config: Config) -> Program:
             key=run.key,
             episodes=run.episodes + ended,
             steps=run.steps + active,
+            snapshots=run.snapshots,
         )
         return played, (ended, earned)
 
@@ -176,13 +186,27 @@ def make_program(config: Config) -> Program:
         ended, earned = (jnp.stack(column) for column in zip(*played, strict=True))
         return dataclasses.replace(run, agent=learned), Log(ended, earned, fit.loss, fit.variance)
 
+    def look(run: RunState, moments: tuple[jax.Array, StepDraw]) -> tuple[RunState, Log]:
+        """A part of a chunk, then a snapshot if it was due within."""
+        after, log = jax.lax.scan(update_round, run, moments)
+        if config.snapshots:
+            # Where short episodes make several due at once, they are the same.
+            steps = rounds // looks * config.train_every
+            newest = after.episodes // config.snapshot_every - 1
+            rows = newest - jnp.arange(steps // config.snapshot_every + 1)
+            due = jnp.where(rows >= run.episodes // config.snapshot_every, rows, config.snapshots)
+            mean = agent.estimator.mean(after.agent.belief)
+            after = dataclasses.replace(after, snapshots=after.snapshots.at[due].set(mean, mode="drop"))
+        return after, log
+
     def chunk(run: RunState, t: jax.Array) -> tuple[RunState, Log]:
-        times = t + jnp.arange(rounds * config.train_every).reshape(rounds, config.train_every)
+        times = t + jnp.arange(rounds * config.train_every).reshape(looks, rounds // looks, config.train_every)
         key = jax.random.wrap_key_data(run.key)
         # Random numbers depend on the seed and the step alone, so the whole chunk's are drawn at
         # once; inside the scan each draw would cost more than an update of the network.
-        draws = jax.vmap(jax.vmap(lambda t: draw(jax.random.fold_in(key, t))))(times)
-        return jax.lax.scan(update_round, run, (times, draws))
+        draws = jax.vmap(jax.vmap(jax.vmap(lambda t: draw(jax.random.fold_in(key, t)))))(times)
+        run, log = jax.lax.scan(look, run, (times, draws))
+        return run, jax.tree.map(lambda leaf: leaf.reshape(rounds, *leaf.shape[2:]), log)
 
     # One thread: these matrices are too small to share, and sums keep one order on every machine.
     options = {"xla_cpu_multi_thread_eigen": False}

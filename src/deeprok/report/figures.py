@@ -1,71 +1,101 @@
-"""Figures of the paper: return against pole length, and success over the grid.
+"""Figures of the paper and beyond: returns, success maps, learning curves, and the square.
 
 Matplotlib is imported when a figure is drawn, not before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from deeprok.evaluation import Evaluation
-from deeprok.worlds import World
+from deeprok.worlds import World, cartpole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Okabe and Ito's colours, which colour-blind readers can tell apart.
-_BLUE, _RED = "#0072B2", "#D55E00"
+# Okabe and Ito's colours, which colour-blind readers can tell apart.
+_BLUE, _ORANGE, _GREEN, _PURPLE, _SKY, _BLACK = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#000000"
+_RED = "#D55E00"  # the nominal values, as in the paper
 
 NAMES: dict[str, str] = {
     "dqn": "DQN",
     "ddqn": "Double-DQN",
-    "ddqn_dr": "Double-DQN, domain randomisation",
+    "ddqn_dr": "Double-DQN, randomised",
     "rtd_dqn": "RTD-DQN",
     "ekf_dqn": "EKF-DQN",
     "deep_rok": "Deep-RoK",
+    "deep_rok_joint": "Deep-RoK, joint update",
+    "deep_rok_vote": "Deep-RoK, vote of 20",
+    "random": "random play",
+    "linear": "best linear policy",
+    "lqr": "LQR by cell (ceiling)",
+    "sb3_dqn": "SB3 DQN",
+    "sb3_dqn_dr": "SB3 DQN, randomised",
 }
 
+#: Colour, line and marker: each tells the agents apart by itself, so that print without colour does too.
+_STYLES: dict[str, tuple[str, str, str]] = {
+    "dqn": (_SKY, "--", "v"),
+    "ddqn": (_ORANGE, ":", "s"),
+    "ddqn_dr": (_PURPLE, "-.", "D"),
+    "rtd_dqn": (_GREEN, "-", "^"),
+    "ekf_dqn": (_BLACK, "--", "x"),
+    "deep_rok": (_BLUE, "-", "o"),
+}
 
-def return_curves(results: Mapping[str, Evaluation], world: World) -> Figure:
+#: The agents of the paper's figures.
+_PAPER_AGENTS = ("ddqn", "rtd_dqn", "deep_rok")
+
+
+class Band(NamedTuple):
+    """A curve and its spread."""
+
+    mean: Sequence[float]
+    deviation: Sequence[float]
+
+
+def return_curves(results: Mapping[str, Band], parameter: str, values: Sequence[float], world: World) -> Figure:
     """Return against one parameter: mean over all episodes and one standard deviation, a panel an agent.
 
     Args:
-      results: algorithm -> an evaluation that varies one parameter.
+      results: agent -> its returns, for each value.
+      parameter: what varies.
+      values: its values.
       world: the world, for the nominal value.
     """
     figure, panels = _panels(len(results))
-    for letter, panel, (name, result) in zip("abcdefgh", panels, results.items(), strict=False):
-        (parameter, values), *_ = [(n, v) for n, v in result.grid.items() if len(v) > 1]
-        mean = np.asarray(result.mean_return).reshape(-1)
-        spread = np.asarray(result.std_return).reshape(-1)
+    for i, (panel, (name, band)) in enumerate(zip(panels, results.items(), strict=True)):
+        mean, spread = np.asarray(band.mean), np.asarray(band.deviation)
         panel.fill_between(values, mean - spread, mean + spread, color=_BLUE, alpha=0.25, linewidth=0)
         panel.plot(values, mean, color=_BLUE, marker="o", markersize=3)
         nominal = float(getattr(world.nominal, parameter))
         panel.axvline(nominal, color=_RED, linestyle="--", linewidth=1)
         panel.annotate("nominal", (nominal, 4), xytext=(3, 0), textcoords="offset points", color=_RED, fontsize=8)
         panel.set_ylim(0, world.horizon * 1.05)
-        panel.set_title(f"({letter}) {NAMES.get(name, name)}")
+        panel.set_title(f"({chr(ord('a') + i)}) {NAMES.get(name, name)}")
         panel.set_xlabel(_axis_name(world, parameter))
     panels[0].set_ylabel("return: mean ± one s.d.")
     return figure
 
 
-def success_maps(results: Mapping[str, Evaluation], world: World, first_letter: str = "d") -> Figure:
+def success_maps(
+    results: Mapping[str, Any], grid: Mapping[str, Sequence[float]], world: World, first_letter: str = "d"
+) -> Figure:
     """Share of successful episodes over two parameters, one colour scale, a panel an agent.
 
     Args:
-      results: algorithm -> an evaluation that varies two parameters.
+      results: agent -> [X, Y] share of successes.
+      grid: the two parameters and their values.
       world: the world, for the nominal values.
       first_letter: of the first panel.
     """
     figure, panels = _panels(len(results))
-    for i, (panel, (name, result)) in enumerate(zip(panels, results.items(), strict=True)):
-        (across, xs), (up, ys) = result.grid.items()
-        success = np.asarray(result.success).T * 100
+    (across, xs), (up, ys) = grid.items()
+    for i, (panel, (name, shares)) in enumerate(zip(panels, results.items(), strict=True)):
+        success = np.asarray(shares).T * 100
         image = panel.pcolormesh(xs, ys, success, vmin=0, vmax=100, cmap="cividis", shading="nearest")
         for (row, column), value in np.ndenumerate(success):
             ink = "white" if value < 55 else "black"
@@ -74,13 +104,114 @@ def success_maps(results: Mapping[str, Evaluation], world: World, first_letter: 
         panel.plot(
             *nominal, marker="s", markersize=9, markerfacecolor="none", markeredgecolor=_RED, markeredgewidth=1.8
         )
-        panel.set_title(f"({chr(ord(first_letter) + i)}) {NAMES.get(name, name)}: {100 * result.overall.success:.0f} %")
+        panel.set_title(f"({chr(ord(first_letter) + i)}) {NAMES.get(name, name)}: {success.mean():.0f} %", fontsize=10)
         panel.set_xlabel(_axis_name(world, across))
         panel.set_xticks(xs, [f"{x:.3g}" for x in xs])
     panels[0].set_yticks(ys, [f"{y:.3g}" for y in ys])
     panels[0].set_ylabel(_axis_name(world, up))
     figure.colorbar(image, ax=panels, label="success in %", pad=0.02)
     return figure
+
+
+def learning_curves(agents: Mapping[str, Mapping[str, Any]], ceiling: float) -> Figure:
+    """Return over the grid as training goes on: interquartile mean over seeds, with the quartiles.
+
+    Args:
+      agents: agent -> its summary, with `curve`.
+      ceiling: the ceiling's return.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
+    panel = figure.subplots()
+    for name, summary in agents.items():
+        curve = summary["curve"]
+        colour, line, marker = _STYLES[name]
+        panel.fill_between(curve["episodes"], curve["low"], curve["high"], color=colour, alpha=0.15, linewidth=0)
+        panel.plot(
+            curve["episodes"],
+            curve["iqm_return"],
+            color=colour,
+            linestyle=line,
+            marker=marker,
+            markersize=3.5,
+            linewidth=1.4,
+            label=NAMES[name],
+        )
+    panel.axhline(ceiling, color="grey", linewidth=1)
+    panel.annotate("ceiling", (0, ceiling), xytext=(2, 3), textcoords="offset points", fontsize=8, color="dimgrey")
+    panel.axhline(0.95 * ceiling, color="grey", linewidth=1, linestyle=":")
+    panel.annotate(
+        "95 %", (0, 0.95 * ceiling), xytext=(2, -10), textcoords="offset points", fontsize=8, color="dimgrey"
+    )
+    panel.set_ylim(0, ceiling * 1.08)
+    panel.set_xlabel("episodes of training")
+    panel.set_ylabel("return over the grid")
+    panel.legend(loc="lower right", frameon=False, fontsize=8)
+    return figure
+
+
+def square(tables: Mapping[str, Mapping[str, Mapping[str, Any]]], ceiling: float) -> Figure:
+    """{nominal, robust label} × {Adam, Kalman filter}: every seed, the interquartile mean and its interval.
+
+    Args:
+      tables: title -> agent -> its summary; a panel each.
+      ceiling: the ceiling's share of successes.
+    """
+    figure, panels = _panels(len(tables))
+    lines = {
+        "nominal label": (("dqn", "ekf_dqn"), _ORANGE, "s", -0.06),
+        "robust label": (("rtd_dqn", "deep_rok"), _BLUE, "o", 0.06),
+    }
+    for panel, (title, agents) in zip(panels, tables.items(), strict=True):
+        for label, (corners, colour, marker, offset) in lines.items():
+            places = np.arange(2) + offset
+            for place, name in zip(places, corners, strict=True):
+                seeds = 100 * np.asarray(agents[name]["per_seed"]["success"])
+                jitter = np.linspace(-0.03, 0.03, len(seeds))
+                panel.scatter(place + np.sign(offset) * 0.08 + jitter, seeds, s=7, color=colour, alpha=0.4, linewidth=0)
+            means = 100 * np.array([agents[name]["iqm_success"] for name in corners])
+            ends = 100 * np.array([agents[name]["success_ci"] for name in corners])
+            errors = [means - ends[:, 0], ends[:, 1] - means]
+            panel.errorbar(places, means, np.abs(errors), color=colour, marker=marker, capsize=3, label=label)
+        panel.axhline(100 * ceiling, color="grey", linewidth=1)
+        panel.annotate(
+            "ceiling", (-0.45, 100 * ceiling), xytext=(0, 3), textcoords="offset points", fontsize=8, color="dimgrey"
+        )
+        panel.set_xticks([0, 1], ["Adam", "Kalman filter"])
+        panel.set_xlim(-0.5, 1.5)
+        panel.set_ylim(0, 105)
+        panel.set_title(title, fontsize=10)
+    panels[0].set_ylabel("success over the grid in %")
+    panels[0].legend(loc="lower center", frameon=False, fontsize=8)
+    return figure
+
+
+def squares(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The squares among the tables of `results.json`, each under a title."""
+    tables = {found["preset"]: found["agents"], **found["studies"]}
+    titles = {"best": "each at its best settings", "tuned": "preset tuned", "paper": "preset paper"}
+    return {title: tables[name] for name, title in titles.items() if name in tables}
+
+
+def of_results(found: Mapping[str, Any]) -> dict[str, Figure]:
+    """Every figure that the numbers of `results.json` allow, by name."""
+    world = cartpole()
+    ceiling = found["references"]["lqr"]
+    presets = {found["preset"]: found["agents"]}
+    presets |= {name: table for name, table in found["studies"].items() if name in ("paper", "tuned")}
+    drawn = {}
+    for preset, agents in presets.items():
+        bands = {name: Band(*(agents[name]["lengths"][k] for k in ("mean", "deviation"))) for name in _PAPER_AGENTS}
+        drawn[f"returns-{preset}"] = return_curves(bands, "pole_length", found["lengths"], world)
+        maps = {name: agents[name]["cell_success"] for name in _PAPER_AGENTS} | {"lqr": ceiling["cell_success"]}
+        drawn[f"success-{preset}"] = success_maps(maps, found["grid"], world)
+        shown = {name: agents[name] for name in _STYLES if name in agents}
+        drawn[f"learning-{preset}"] = learning_curves(shown, ceiling["iqm_return"])
+    drawn["square"] = square(squares(found), ceiling["iqm_success"])
+    if "fastest" in found["studies"]:
+        drawn["learning-fastest"] = learning_curves(found["studies"]["fastest"], ceiling["iqm_return"])
+    return drawn
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -1,0 +1,164 @@
+"""What is trained and what it is asked: every row of every table, as data.
+
+A row is an algorithm, a preset and what differs from it. Rows that are compared with each other
+form a study. Seeds that settings were chosen by are never seeds that are reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from deeprok.config import ALGORITHMS, Config, make_config
+from deeprok.evaluation import PolicyKind
+from deeprok.experiments.exam import Exam
+
+#: {nominal, robust label} × {Adam, Kalman filter}, all with plain max and the same acting models.
+SQUARE = ("dqn", "rtd_dqn", "ekf_dqn", "deep_rok")
+
+TUNING_SEEDS = (1000, 1001, 1002)
+# Seeds at most of what is told beside the main table.
+FEWER_SEEDS = 10  # of the other preset and the ablations
+SB3_SEEDS = 5
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: an agent with its settings, and how its weights act."""
+
+    name: str
+    algorithm: str
+    preset: str = "tuned"
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    policy: PolicyKind = "mean"
+    runs: str = ""  # study/row whose runs it uses, if they are not its own
+
+    def config(self, seed: int) -> Config:
+        """The settings of one of its runs."""
+        return make_config(self.algorithm, self.preset, seed=seed, **self.changes)
+
+
+class Study(NamedTuple):
+    """Rows that are compared with each other."""
+
+    name: str
+    rows: list[Row]
+    seeds: Sequence[int]
+    exam: Exam
+
+
+def agents(preset: str, seeds: int, episodes: int, every: bool) -> Study:
+    """The agents of the paper and those between them.
+
+    Args:
+      preset: `tuned` or `paper`.
+      seeds: how many, from 0 on.
+      episodes: test episodes in each cell.
+      every: with the joint update and an ensemble from Deep-RoK's posterior.
+    """
+    rows = [Row(name, name, preset) for name in ALGORITHMS]
+    if every:
+        rows.append(Row("deep_rok_joint", "deep_rok", preset, {"batching": "joint"}))
+        rows.append(Row("deep_rok_vote", "deep_rok", preset, policy="vote", runs=f"{preset}/deep_rok"))
+    return Study(
+        preset,
+        rows,
+        range(seeds),
+        Exam(episodes, episodes, beyond=max(1, episodes // 10), curve=max(1, episodes // 25)),
+    )
+
+
+#: What the paper leaves open. Each choice is changed alone.
+CHOICES: dict[str, list[dict[str, Any]]] = {
+    "replay size": [{"replay_size": 10_000}, {"replay_size": 150_000}],
+    "target period": [{"target_period": 100}, {"target_period": 1000}],
+    "exploration": [{"epsilon_steps": 10_000}, {"epsilon_steps": 30_000}],
+    "models": [{"models": 5, "draw": "pairs"}, {"models": 5, "draw": "product"}],
+    "acting model": [{"acting": "nominal"}, {"acting": "member"}, {"acting": "sampled"}],
+    "failing reward": [{"failing_reward": 0.0}, {"failing_reward": 1.0}],
+}
+ABLATED = ("ddqn", "rtd_dqn", "deep_rok")
+
+
+def ablation(seeds: int, episodes: int) -> Study:
+    """Each open choice at each of its values, the others as in preset `paper`, which is `base`."""
+    rows = []
+    for algorithm in ABLATED:
+        base = make_config(algorithm, "paper")
+        rows.append(Row(f"{algorithm} base", algorithm, "paper", runs=f"paper/{algorithm}"))
+        for values in CHOICES.values():
+            for changes in values:
+                if applies(algorithm, changes) and make_config(algorithm, "paper", **changes) != base:
+                    rows.append(Row(label(algorithm, changes), algorithm, "paper", changes))
+    return Study("ablation", rows, range(seeds), Exam(max(1, episodes // 5)))
+
+
+def applies(algorithm: str, changes: Mapping[str, Any]) -> bool:
+    """Whether an algorithm has that choice: a nominal label has no set of models and no member of it."""
+    robust = ALGORITHMS[algorithm].robust
+    return robust or not ("models" in changes or changes.get("acting") == "member")
+
+
+def tuning(episodes: int) -> Study:
+    """Fifteen settings for each corner of the square: the same budget for each."""
+    rates = {
+        "gradient": ("learning_rate", (1e-4, 3e-4, 1e-3)),
+        "kalman": ("observation_noise", (0.12, 0.04, 0.012)),
+    }
+    schedules: tuple[dict[str, Any], ...] = (
+        {"input_scale": (1.0, 1.0, 1.0, 1.0)},
+        {},
+        {"epsilon_steps": 10_000},
+        {"epsilon_steps": 10_000, "target_period": 500},
+        {"epsilon_steps": 3_000, "target_period": 200},
+    )
+    rows = []
+    for algorithm in SQUARE:
+        name, values = rates[ALGORITHMS[algorithm].estimator]
+        for schedule in schedules:
+            for value in values:
+                changes = {name: value, **schedule}
+                rows.append(Row(label(algorithm, changes), algorithm, changes=changes))
+    return Study("tuning", rows, TUNING_SEEDS, Exam(max(1, episodes // 5), curve=max(1, episodes // 25)))
+
+
+#: The settings of the tuning with which each of the two learned fastest.
+_FASTEST: dict[str, dict[str, Any]] = {
+    "rtd_dqn": {"learning_rate": 1e-3, "epsilon_steps": 3_000, "target_period": 200},
+    "deep_rok": {"observation_noise": 0.012, "epsilon_steps": 3_000, "target_period": 200},
+}
+
+
+def fastest(seeds: int, episodes: int) -> Study:
+    """The robust label with Adam and with the filter, each at its own fastest settings."""
+    rows = [Row(name, name, changes=changes) for name, changes in _FASTEST.items()]
+    return Study("fastest", rows, range(seeds), Exam(max(1, episodes // 5), curve=max(1, episodes // 25)))
+
+
+#: The settings of the tuning with which each corner of the square had the highest mean success.
+_BEST: dict[str, dict[str, Any]] = {
+    "dqn": {"epsilon_steps": 10_000},
+    "rtd_dqn": {},
+    "ekf_dqn": {},
+    "deep_rok": {},
+}
+
+
+def best(seeds: int, episodes: int) -> Study:
+    """The square, each corner at its own best settings."""
+    rows = [
+        Row(name, name, changes=changes, runs="" if changes else f"tuned/{name}") for name, changes in _BEST.items()
+    ]
+    return Study("best", rows, range(seeds), Exam(max(1, episodes // 5), curve=max(1, episodes // 25)))
+
+
+def label(algorithm: str, changes: Mapping[str, Any]) -> str:
+    """A row's name, which is its folder's too."""
+    return " ".join([algorithm, *(f"{name}={_short(value)}" for name, value in changes.items())])
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_short, value))
+    return value if isinstance(value, str) else f"{value:g}"

@@ -1,0 +1,73 @@
+"""Statistics over few seeds.
+
+R. Agarwal et al., "Deep reinforcement learning at the edge of the statistical precipice", NeurIPS 2021.
+
+The unit that is resampled is a seed: its cells hang together and are never torn apart. Agents are
+the strata: each is resampled among its own seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+
+class Estimate(NamedTuple):
+    """A number over seeds and its 95 % interval, which is None with a single seed."""
+
+    value: float
+    interval: tuple[float, float] | None
+
+
+def iqm(scores: np.ndarray, axis: int = -1) -> np.ndarray:
+    """The interquartile mean: a quarter of the scores, rounded down, is left out at either end."""
+    return stats.trim_mean(scores, 0.25, axis=axis)
+
+
+def probability_of_improvement(first: np.ndarray, second: np.ndarray, axis: int = -1) -> np.ndarray:
+    """How often a seed of the first agent beats one of the second; a draw counts half."""
+    first, second = (np.moveaxis(np.asarray(scores), axis, -1) for scores in (first, second))
+    difference = first[..., :, None] - second[..., None, :]
+    return np.mean((difference > 0) + 0.5 * (difference == 0), axis=(-2, -1))
+
+
+def ratio_of_iqms(first: np.ndarray, second: np.ndarray, axis: int = -1) -> np.ndarray:
+    """The first agent's interquartile mean over the second's."""
+    return iqm(first, axis) / iqm(second, axis)
+
+
+def estimate(statistic: Callable[..., np.ndarray], *samples: Sequence[float]) -> Estimate:
+    """A statistic of samples with its 95 % stratified percentile bootstrap interval.
+
+    Args:
+      statistic: takes the samples and the axis along which the seeds lie.
+      samples: scores of each agent's seeds.
+    """
+    arrays = [np.asarray(sample, float) for sample in samples]
+    value = float(statistic(*arrays, axis=-1))
+    if min(len(array) for array in arrays) < 2:
+        return Estimate(value, None)
+    resampled = stats.bootstrap(
+        arrays, statistic, n_resamples=9999, vectorized=True, method="percentile", rng=np.random.default_rng(0)
+    )
+    low, high = resampled.confidence_interval
+    return Estimate(value, (float(low), float(high)))
+
+
+def episodes_to(threshold: float, episodes: Sequence[int], returns: Sequence[float]) -> int | None:
+    """When a learning curve got there: the first of two successive evaluations that are both above.
+
+    Args:
+      threshold: where to.
+      episodes: when each evaluation was.
+      returns: what it gave.
+
+    Returns:
+      The episode, or None if it never did.
+    """
+    above = np.asarray(returns) > threshold
+    both = np.flatnonzero(above[:-1] & above[1:])
+    return int(episodes[both[0]]) if len(both) else None
