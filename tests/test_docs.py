@@ -14,6 +14,7 @@ import deeprok
 from deeprok.cli import COMMANDS
 from deeprok.config import ALGORITHMS, Config, make_config
 from deeprok.experiments import paper
+from deeprok.experiments.results import needed
 from deeprok.report import figures
 from deeprok.report.page import results_page
 
@@ -104,15 +105,36 @@ def test_results_have_their_figures(results: dict[str, Any]) -> None:
     assert {path.name for path in RESULTS.iterdir()} == {"results.json"} | {
         f"{name}.{ending}" for name in drawn for ending in ("png", "svg")
     }
-    assert set(drawn) >= {"returns-tuned", "success-tuned", "learning-tuned", "square"}
+    assert set(drawn) >= {
+        f"{kind}-{preset}" for kind in ("returns", "success", "learning") for preset in ("tuned", "paper")
+    }
+    assert set(drawn) >= {"square", "learning-fastest"}
 
 
 def test_results_are_of_these_settings_and_enough_seeds(results: dict[str, Any]) -> None:
     tables = {"tuned": results["agents"], **results["studies"]}
-    for study in paper._studies(seeds=20, preset="tuned", full=False, episodes=500):
+    for study in paper._studies(seeds=20, preset="tuned", full=True, episodes=500):
         assert list(tables[study.name]) == [row.name for row in study.rows]
         for row in study.rows:
             found = tables[study.name][row.name]
             assert found["settings"] == row.config(0).digest()
             assert sorted(found["per_seed"]["seed"] + found["broken"]) == list(study.seeds)
-    assert set(results["references"]) == {"random", "linear", "lqr"}
+    assert set(results["references"]) == {"random", "linear", "lqr", "sb3_dqn", "sb3_dqn_dr"}
+
+
+@pytest.mark.parametrize("study", ["best", "fastest"])
+def test_settings_are_those_that_tuning_chose(results: dict[str, Any], study: str) -> None:
+    rows = list(results["studies"]["tuning"].values())
+
+    def merit(row: dict[str, Any]) -> float:
+        times = needed(row["per_seed_episodes_to_95"], row["curve"]["episodes"])
+        return sum(row["per_seed"]["success"]) if study == "best" else -sum(times)
+
+    for name, chosen in results["studies"][study].items():
+        winner = max((row for row in rows if row["algorithm"] == name), key=merit)
+        settings = [make_config(name, **_tuples(row["changes"])) for row in (chosen, winner)]
+        assert settings[0] == settings[1]
+
+
+def _tuples(changes: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in changes.items()}

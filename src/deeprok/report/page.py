@@ -130,6 +130,7 @@ The numbers are this library's, not the paper's.
 - *The ceiling* is a linear-quadratic regulator designed for each cell with that cell's physics, pushing by its sign.
   Some cells are beyond any policy: with a random action in one step of ten, a light cart can't hold a short pole.
 - A run whose filter or weights break down numerically has no policy to examine; the tables say how many did.
+- The maps show means over seeds, cell by cell, which seeds that failed pull down.
 - *Regret* is the ceiling's return in a cell less the agent's: its mean and its largest value over cells.
 - *Episodes to 95 %*: the first of two successive evaluations over the grid, one every 20 episodes, that are both above
   95 % of the ceiling's return. A seed that never gets there counts as one evaluation more than it had; "≥" and the
@@ -137,7 +138,8 @@ The numbers are this library's, not the paper's.
 - *The best linear policy* pushes right where ({weights}) · s > 0;
   the cross-entropy method found it on this grid, on other episodes.
 - *SB3 DQN* is stable-baselines3's DQN with the settings that RL Baselines3 Zoo publishes for CartPole-v1, trained for
-  700 episodes on the nominal model, or with a model of the box drawn in each episode (*randomised*).
+  700 episodes on the nominal model, or with a model of the box drawn in each episode (*randomised*). Like the other
+  agents it is judged by its last weights; these settings were published for 50,000 steps, and it is unstable beyond.
 """
 
 
