@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -57,7 +58,7 @@ def make_case(algorithm: str, models: int, **changes: Any) -> Case:
         state, _ = jax.lax.scan(
             lambda state, moment: (agent.remember(state, *moment, ON), None), state, (seen, jnp.arange(40))
         )
-        state = AgentState(belief=state.belief, target=target.astype(state.target.dtype), memory=state.memory)
+        state = dataclasses.replace(state, target=target.astype(state.target.dtype))
         draw = agent.draw(jax.random.key(1))
         return state, draw, replay.sample(state.memory, draw.batch, LATE, 4)
 
@@ -100,7 +101,7 @@ def test_learn_fits_the_labels(x64, settings: dict[str, Any]) -> None:
     case = make_case(**settings)
     level = case.config.robust_level if case.config.robust_set == "cvar" and case.models > 1 else None
     learned, fit = case.learn(case.state, case.draw, LATE, ON)
-    theta, estimator = case.state.belief.theta, make_estimator(case.config)
+    theta, estimator = case.state.belief.theta, case.agent.estimator
     values = [q_of(case, theta, x)[a] for x, a in zip(case.batch.obs, case.batch.action, strict=True)]
     np.testing.assert_allclose(fit.loss, 0.5 * np.mean((labels_of(case, level) - values) ** 2), rtol=1e-9)
 
@@ -130,7 +131,7 @@ def gradient_ratio(case: Case) -> float:
     """
     prior, settings = case.state.belief, case.config.estimator
     n = prior.theta.shape[0]
-    predicted = prior.P + settings.process_noise * jnp.eye(n)
+    predicted = case.agent.estimator.posterior.covariance(prior) + settings.process_noise * jnp.eye(n)
     ys = jnp.asarray(labels_of(case))
 
     def q(theta):
@@ -191,7 +192,7 @@ def test_repeated_models_are_one_model(algorithm: str, family: str) -> None:
     obs_action, reward, next_obs, over = jnp.split(rows, [5, 6, 10], axis=1)
     memory = jnp.concatenate([obs_action, *[reward] * 3, *[next_obs] * 3, *[over] * 3], axis=1)
     learned = one.learn(one.state, one.draw, LATE, ON)[0].belief.theta
-    same_state, other_state = (AgentState(one.state.belief, one.state.target, m) for m in (memory, many.state.memory))
+    same_state, other_state = (dataclasses.replace(one.state, memory=m) for m in (memory, many.state.memory))
     np.testing.assert_allclose(
         many.learn(same_state, one.draw, LATE, ON)[0].belief.theta, learned, rtol=1e-4, atol=1e-5
     )
@@ -239,7 +240,7 @@ def test_acts_by_the_schedule(t: int, epsilon: float) -> None:
     best = int(case.agent.greedy(case.state.belief.theta, OBS))
     other = 1 - best
     for coin, action in ((epsilon - 0.01, other), (epsilon + 0.01, best)):
-        draw = Draw(explore=jnp.array([coin, 0.25 if other == 0 else 0.75]), batch=case.draw.batch)
+        draw = dataclasses.replace(case.draw, explore=jnp.array([coin, 0.25 if other == 0 else 0.75]))
         assert case.agent.act(case.state, draw, OBS, jnp.int32(t)) == action
 
 
@@ -259,7 +260,7 @@ def test_joint_agents_multiply_the_noise_by_the_batch(x64) -> None:
         config = make_config(
             "ekf_dqn", batching=batching, batch_size=10, observation_noise=0.3, process_noise=0.0, prior_covariance=1.0
         )
-        estimator = make_estimator(config)
+        estimator = make_estimator(config, config.make_network(config.make_world()))
         belief = estimator.init(jnp.zeros(1))
         belief, _ = estimator.update(belief, h, jnp.ones(1), jnp.ones(1))
-        np.testing.assert_allclose(belief.P, [[noise / (1 + noise)]], rtol=1e-12)
+        np.testing.assert_allclose(estimator.posterior.covariance(belief), [[noise / (1 + noise)]], rtol=1e-12)

@@ -132,7 +132,7 @@ def test_default_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     seen.pop("advance")
     assert seen == dict(
         folder=tmp_path, grid=None, episodes=500, epsilon=0.1, policy="mean",
-        members=20, keep="best", seed=0,
+        members=20, kappa=1.0, keep="best", seed=0,
     )  # fmt: skip
 
 
@@ -176,7 +176,21 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "prior_covariance": ("2.5", 2.5),
     "batching": ("joint", "joint"),
     "learning_rate": ("0.5", 0.5),
+    "covariance": ("low_rank", "low_rank"),
+    "rank": ("3", 3),
+    "fading": ("0.1", 0.1),
+    "variance_cap": ("2", 2.0),
+    "adapt_noise": ("0.01", 0.01),
+    "iterations": ("2", 2),
+    "confidence": ("time", "time"),
+    "level_start": ("0.9", 0.9),
+    "level_steps": ("70", 70),
+    "precision": ("float64", "float64"),
+    "explore": ("ucb", "ucb"),
+    "explore_scale": ("2", 2.0),
 }
+#: Settings that need others, or a run.
+TOGETHER = {"noise_updates", "observation_noise_end", "process_noise_end", "prior"}
 SETTINGS = {f.name for kind in (Config, GradientConfig, KalmanConfig) for f in dataclasses.fields(kind)}
 
 
@@ -185,7 +199,7 @@ def flag(name: str) -> str:
 
 
 def test_table_of_settings_is_complete() -> None:
-    assert set(CHANGES) == SETTINGS - {"algorithm", "preset", "double", "estimator"}
+    assert set(CHANGES) == SETTINGS - {"algorithm", "preset", "double", "estimator"} - TOGETHER
 
 
 @pytest.mark.parametrize(("name", "change"), CHANGES.items(), ids=CHANGES)
@@ -194,6 +208,12 @@ def test_every_setting_is_an_option(untrained, tmp_path: Path, name: str, change
     algorithm = "ddqn" if name == "optimizer" else "deep_rok"
     config = config_of(algorithm, flag(name), *text.split(), out=tmp_path / "run")
     assert config == make_config(algorithm, **{name: value})
+
+
+def test_noises_that_change(untrained, tmp_path: Path) -> None:
+    words = "--noise-updates 50 --observation-noise-end 0.01 --process-noise-end 1e-8"
+    changes = dict(noise_updates=50, observation_noise_end=0.01, process_noise_end=1e-8)
+    assert config_of("deep_rok", *words.split(), out=tmp_path / "run") == make_config("deep_rok", **changes)
 
 
 @pytest.mark.parametrize(("option", "double"), [("--double", True), ("--no-double", False)])
@@ -266,10 +286,10 @@ def test_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 HELPS: dict[str, set[str]] = {
     "train deep_rok": SETTINGS - {"algorithm", "estimator", "optimizer"} | {"seeds", "out", "jobs"},
-    "train ddqn": SETTINGS
-    - {"algorithm", "estimator", "observation_noise", "process_noise", "prior_covariance", "batching"},
+    "train ddqn": SETTINGS - {"algorithm", "estimator"} - {f.name for f in dataclasses.fields(KalmanConfig)}
+    | {f.name for f in dataclasses.fields(GradientConfig)},
     "train --resume x": {"resume", "jobs"},
-    "evaluate": {"grid", "episodes", "epsilon", "policy", "members", "keep", "json", "seed"},
+    "evaluate": {"grid", "episodes", "epsilon", "policy", "members", "kappa", "keep", "json", "seed"},
     "export": {"format", "out", "keep"},
     "reproduce": {"seeds", "preset", "out", "full", "resume", "episodes", "jobs"},
 }

@@ -112,6 +112,18 @@ NUMBERS: dict[str, list[Any]] = {
     "learning_rate": [0.0, -1.0, NAN],
     "observation_noise": [0.0, -1.0, INF],
     "process_noise": [-1e-9, NAN],
+    "prior_covariance": [0.0, -1.0, NAN, INF],
+    "rank": [0, 2.5],
+    "fading": [1.0, -0.1, NAN],
+    "variance_cap": [0.0, -1.0, INF],
+    "noise_updates": [-1, 0.5],
+    "observation_noise_end": [0.0, NAN],
+    "process_noise_end": [0.0, -1.0],
+    "adapt_noise": [1.5, -0.1],
+    "iterations": [0, 1.5],
+    "level_start": [NAN],
+    "level_steps": [0],
+    "explore_scale": [-1.0, NAN],
 }
 
 
@@ -129,7 +141,7 @@ def test_every_number_has_a_bad_value_here() -> None:
         for f in dataclasses.fields(kind)
         if type(f.default) in (int, float)
     }
-    assert numbers - {"robust_level", "prior_covariance"} <= set(NUMBERS)
+    assert numbers - {"robust_level"} <= set(NUMBERS)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +167,25 @@ def test_every_number_has_a_bad_value_here() -> None:
         ({"input_scale": (1.0, NAN, 1.0, 1.0)}, "input_scale is .*nan"),
         ({"input_scale": 1.0}, "input_scale is .*1.0"),
         ({"double": "yes"}, "double is 'yes'"),
-        ({"box": ""}, "box: '' can't be read"),
+        ({"box": ","}, "box: '' can't be read"),
+        ({"covariance": "ful"}, "covariance 'ful': did you mean 'full'"),
+        ({"explore": "thomson"}, "explore 'thomson': did you mean 'thompson'"),
+        ({"confidence": "times"}, "confidence 'times': did you mean 'time'"),
+        ({"precision": "float16"}, "precision 'float16'.*float32"),
+        (
+            {"covariance": "diagonal", "hidden": (1,), "prior_covariance": np.eye(9).tolist()},
+            "prior_covariance is a matrix",
+        ),
+        ({"covariance": "low_rank", "hidden": (1,), "process_noise": np.eye(9).tolist()}, "process_noise is a matrix"),
+        ({"hidden": (1,), "process_noise": (-np.eye(9)).tolist()}, "process_noise is not positive semidefinite"),
+        ({"hidden": (2000, 2000)}, "covariance full of 4016002 weights would take .* GB"),
+        ({"noise_updates": 10}, "noise_updates is 10.*observation_noise_end"),
+        ({"observation_noise_end": 0.1}, "noise_updates is 0.*observation_noise_end"),
+        (
+            {"process_noise": 0.0, "process_noise_end": 0.1, "noise_updates": 5},
+            "process_noise must be a positive number",
+        ),
+        ({"confidence": "time", "level_start": 2.0}, "level_start is 2"),
         ({"box": 3}, "box.*3"),
         ({"box": "pole_lenght=1:2"}, "did you mean 'pole_length'"),
         ({"box": "pole_length=2:1"}, "box.*reversed"),
@@ -291,6 +321,10 @@ OTHER: dict[str, Any] = {
     "activation": "relu",
     "input_scale": (1.0, 1.0, 1.0, 2.0),
     "estimator": KalmanConfig(process_noise=0.3),
+    "confidence": "time",
+    "prior": "another",
+    "precision": "float64",
+    "explore": "ucb",
 }
 
 
@@ -307,6 +341,30 @@ def test_digest_is_of_everything_but_the_seed(field: str) -> None:
 @pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(KalmanConfig)])
 def test_digest_is_of_every_estimator_setting(field: str) -> None:
     config = make_config("deep_rok")
-    new = "joint" if field == "batching" else 0.123
+    new = {"batching": "joint", "covariance": "layer", "rank": 3, "noise_updates": 3, "iterations": 3}.get(field, 0.123)
     changed = dataclasses.replace(config, estimator=dataclasses.replace(config.estimator, **{field: new}))
     assert changed.digest() != config.digest()
+
+
+RISKS: dict[str, tuple[dict[str, Any], bool]] = {
+    "tuned": ({}, False),
+    "paper": ({"preset": "paper"}, False),
+    "tiny noise": ({"observation_noise": 1e-12, "process_noise": 0.0, "prior_covariance": 1.0}, True),
+    "tiny noise in float64": (
+        {"observation_noise": 1e-8, "process_noise": 0.0, "prior_covariance": 1.0, "precision": "float64"}, False
+    ),
+    "the same in float32": ({"observation_noise": 1e-8, "process_noise": 0.0, "prior_covariance": 1.0}, True),
+    "diagonal": ({"observation_noise": 1e-12, "process_noise": 0.0, "covariance": "diagonal"}, False),
+    "noise that falls": ({"observation_noise_end": 1e-9, "noise_updates": 10, "process_noise": 0.0}, True),
+    "gradient": ({"algorithm": "rtd_dqn"}, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "risky"), RISKS.values(), ids=RISKS)
+def test_unsafe_settings_are_warned_of(changes: dict[str, Any], risky: bool) -> None:
+    config = make_config(**{"algorithm": "deep_rok", **changes})
+    warning = config.warning()
+    assert (warning is not None) == risky
+    if warning:
+        assert "--precision float64" in warning
+        assert f"{changes.get('observation_noise_end', changes.get('observation_noise')):g}" in warning

@@ -8,14 +8,16 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import deeprok
 from deeprok.cli import COMMANDS
 from deeprok.config import ALGORITHMS, Config, make_config
-from deeprok.experiments import paper
+from deeprok.experiments import paper, plan
 from deeprok.experiments.results import needed
 from deeprok.report import figures
+from deeprok.report.kalman_page import kalman_page
 from deeprok.report.page import results_page
 
 ROOT = Path(__file__).parent.parent
@@ -23,7 +25,7 @@ CLI = (ROOT / "docs" / "cli.md").read_text()
 
 
 def shown(value: Any) -> str:
-    if value == "":
+    if value in ("", (), None):
         return "none"
     if isinstance(value, str):
         return f"`{value}`"
@@ -138,3 +140,42 @@ def test_settings_are_those_that_tuning_chose(results: dict[str, Any], study: st
 
 def _tuples(changes: dict[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in changes.items()}
+
+
+# The page of the Kalman family.
+
+KALMAN = ROOT / "docs" / "kalman"
+
+
+@pytest.fixture(scope="module")
+def filters() -> dict[str, Any]:
+    return json.loads((KALMAN / "kalman.json").read_text())
+
+
+def test_kalman_page_is_what_its_numbers_give(filters: dict[str, Any]) -> None:
+    assert (ROOT / "docs" / "kalman.md").read_text() == kalman_page(filters)
+
+
+def test_kalman_page_has_its_figures(filters: dict[str, Any]) -> None:
+    assert {path.name for path in KALMAN.iterdir()} == {"kalman.json"} | {
+        f"{name}.{ending}" for name in figures.of_filters(filters) for ending in ("png", "svg")
+    }
+
+
+def test_filters_are_of_these_settings_and_enough_seeds(filters: dict[str, Any]) -> None:
+    for study in (plan.structures(20, 500), plan.exploration(20, 500), plan.structure_tuning(500)):
+        table = filters["tables"][study.name]
+        assert list(table) == [row.name for row in study.rows]
+        for row in study.rows:
+            assert table[row.name]["settings"] == row.config(0).digest()
+            assert sorted(table[row.name]["per_seed"]["seed"] + table[row.name]["broken"]) == list(study.seeds)
+    for rows in filters["deep_sea"].values():
+        assert {name: len(row["first"]) for name, row in rows.items()} == {"epsilon": 20, "thompson": 20, "ucb": 20}
+
+
+def test_noises_of_the_structures_are_those_that_tuning_chose(filters: dict[str, Any]) -> None:
+    for name, chosen in plan.STRUCTURES.items():
+        rows = [row for row in filters["tables"]["structure_tuning"].values() if row["changes"]["covariance"] == name]
+        merit = {row["changes"]["observation_noise"]: np.mean(row["per_seed"]["success"]) for row in rows}
+        # Half a percent is what three seeds can't tell apart.
+        assert merit[chosen] > max(merit.values()) - 0.005

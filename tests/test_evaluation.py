@@ -409,7 +409,7 @@ def test_summary_of_known_returns() -> None:
             self.cells, self.nominal = cells + shift, np.array([200.0, 100.0]) + shift
 
     axes = {"cart_mass": np.array([1.0, 2.0])}
-    result = summarise("ddqn", world, axes, {5: Returns(0.0), 7: Returns(-1.0)}, 0.1, "mean", 1, "last")
+    result = summarise("ddqn", world, axes, {5: Returns(0.0), 7: Returns(-1.0)}, 0.1, "mean", 1, 0.0, "last")
     assert result.per_seed[0].success == [0.5, 0.0]  # above 195, not at it
     assert result.per_seed[1].success == [0.25, 0.0]
     assert result.success == [0.375, 0.0]

@@ -22,6 +22,7 @@ from deeprok.config import ALGORITHMS, Config, make_config
 from deeprok.errors import DeeprokError
 from deeprok.evaluation import PAPER_GRID, cell_player, evaluate, grid_cells
 from deeprok.experiments import exam, paper, plan, references, sb3
+from deeprok.experiments import studies as engine
 from deeprok.experiments.exam import CONDITIONS, Exam, Snapshots, make_examiner
 from deeprok.experiments.results import improvement, summarise
 from deeprok.experiments.statistics import episodes_to, estimate, iqm, probability_of_improvement, ratio_of_iqms
@@ -46,7 +47,7 @@ def reproduce(out: Path, seeds: int) -> tuple[dict[str, Any], str]:
         patch.setattr(plan, "make_config", small)
         for module in (exam, paper):  # each disturbance is a program to compile
             patch.setattr(module, "CONDITIONS", SOME)
-        patch.setattr(paper, "search_linear", lambda *_: np.array([0.0217, 0.0464, 1.0, 0.1881]))
+        patch.setattr(engine, "search_linear", lambda *_: np.array([0.0217, 0.0464, 1.0, 0.1881]))
         found = paper.reproduce(
             seeds=seeds,
             out=out,

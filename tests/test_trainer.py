@@ -20,7 +20,7 @@ import safetensors.numpy
 from deeprok import checkpoint, runs, trainer
 from deeprok.config import Config, make_config
 from deeprok.errors import DeeprokError
-from deeprok.estimators import GaussianBelief, ekf
+from deeprok.estimators import Fit, Health, ekf
 from deeprok.trainer import Report, interruptions, progress_of, train_together
 
 SMALL: dict[str, Any] = dict(
@@ -33,6 +33,21 @@ CONFIGS: dict[str, Config] = {
     "rtd_dqn": make_config("rtd_dqn", **SMALL | dict(train_every=4, trial_every=2)),
     "averaged": make_config("deep_rok", **SMALL, **QUIET, batching="averaged"),
     "joint": make_config("deep_rok", **SMALL, **QUIET, batching="joint"),
+    # All that a belief or an agent may carry along: drawn weights, an estimated noise, a gain that is followed.
+    "directed": make_config(
+        "deep_rok",
+        **SMALL,
+        **QUIET,
+        covariance="low_rank",
+        rank=2,
+        explore="thompson",
+        adapt_noise=0.01,
+        fading=1e-3,
+        variance_cap=0.1,
+        confidence="spread",
+        level_start=1.0,
+        precision="float64",
+    ),
 }
 FRAGILE: dict[str, Any] = SMALL | dict(warm_up=100, chunk_steps=50, epsilon_steps=100_000)
 # Seed 3 breaks down as soon as it learns; seed 6 has done its episodes by then.
@@ -109,7 +124,7 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 def test_checkpoint_holds_everything(uninterrupted) -> None:
     names = set(tensors(uninterrupted("averaged")))
-    belief = {field.name for field in dataclasses.fields(GaussianBelief)}
+    belief = {"theta", "P.groups.0", "observation_noise", "updates"}
     episode = {"state", "obs", "step", "earned"} | {
         f"{kind}.{name}" for kind in ("acting", "models") for name in ("pole_length", "cart_mass")
     }
@@ -117,7 +132,16 @@ def test_checkpoint_holds_everything(uninterrupted) -> None:
         *(f"run.agent.belief.{name}" for name in belief),
         *(f"run.episode.{name}" for name in episode),
         *(f"best.belief.{name}" for name in belief),
-        *("run.agent.target", "run.agent.memory", "run.key", "run.episodes", "run.steps", "run.snapshots"),
+        *(
+            "run.agent.target",
+            "run.agent.memory",
+            "run.agent.drawn",
+            "run.agent.gains",
+            "run.key",
+            "run.episodes",
+            "run.steps",
+            "run.snapshots",
+        ),
         *("best.trial_return", "best.steps"),
     }
     adam = {name.rpartition(".")[2] for name in tensors(uninterrupted("rtd_dqn")) if "belief.optimizer" in name}
@@ -231,19 +255,32 @@ def test_best_and_last_weights(uninterrupted) -> None:
     assert stored["best.steps"] < stored["run.steps"]
     program = trainer.make_program(CONFIGS["averaged"])
     best, last = (runs.load_belief(folder, program, keep) for keep in runs.KEEPS)
-    for name, value in vars(best).items():
-        np.testing.assert_array_equal(value, stored[f"best.belief.{name}"])
-        np.testing.assert_array_equal(getattr(last, name), stored[f"run.agent.belief.{name}"])
-        assert not np.array_equal(value, getattr(last, name))
+    for prefix, belief in (("best.belief", best), ("run.agent.belief", last)):
+        np.testing.assert_array_equal(belief.theta, stored[f"{prefix}.theta"])
+        np.testing.assert_array_equal(belief.P.groups[0], stored[f"{prefix}.P.groups.0"])
+        assert belief.updates == stored[f"{prefix}.updates"]
+    assert not np.array_equal(best.theta, last.theta)
+    assert best.updates < last.updates
     assert runs.best_trial(folder, program) == stored["best.trial_return"]
 
 
-NO_NOISE: dict[str, Any] = dict(observation_noise=1e-30, process_noise=0.0, prior_covariance=1.0, episodes=60)
 BREAKDOWNS = {
     "sgd": (WILD, "lower --learning-rate (now 1e+06)"),
-    "averaged": (make_config("ekf_dqn", **FRAGILE | NO_NOISE), "raise --observation-noise (now 1e-30)"),
-    "joint": (make_config("ekf_dqn", **FRAGILE | NO_NOISE, batching="joint"), "raise --observation-noise (now 1e-30)"),
+    "kalman": (
+        make_config("ekf_dqn", **FRAGILE | dict(episodes=60), learning_rate=1e30),
+        "raise --observation-noise (now 0.12)",
+    ),
 }
+
+
+@pytest.mark.parametrize("batching", ["averaged", "joint"])
+def test_noise_below_what_float32_can_carry_does_no_harm(tmp_path: Path, batching: str) -> None:
+    tiny = dict(observation_noise=1e-30, process_noise=0.0, prior_covariance=1.0, episodes=60, batching=batching)
+    folder = new_run(tmp_path, make_config("ekf_dqn", **FRAGILE | tiny), seed=3)
+    train_together([folder])
+    lines = metrics(folder)
+    assert sum(line.get("floored", 0) for line in lines) > 100
+    assert all(line["variances"][0] > 0 for line in lines)
 
 
 @pytest.mark.parametrize(("config", "remedy"), BREAKDOWNS.values(), ids=BREAKDOWNS)
@@ -299,8 +336,9 @@ def broken_belief() -> Callable[..., str | None]:
         belief = ekf(prior_covariance=P(n)).init(jnp.full(n, theta))
         stacked = jax.tree.map(lambda x: x[None], belief)
         state = dataclasses.replace(states, agent=dataclasses.replace(states.agent, belief=stacked))
-        log = trainer.Log(np.zeros(1), np.zeros(1), np.zeros((1, 100)), np.array([[1.0] * 99 + [variance]]))
-        return trainer._breakdown(state, log, 0, 100, config)
+        health = Health(np.array([[1.0] * 99 + [variance]]), *[np.zeros((1, 100))] * 4)
+        log = trainer.Log(np.zeros(1), np.zeros(1), Fit(np.zeros((1, 100)), health))
+        return trainer._breakdown(state, log, trainer._make_look(program)(stacked), 0, 100, config)
 
     return said
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import tyro
@@ -21,9 +21,11 @@ from rich.console import Console
 from rich.table import Table
 
 from deeprok import jobs, runs
+from deeprok.calibration import calibrate
 from deeprok.config import ALGORITHMS, Config, GradientConfig, KalmanConfig, Preset, check, make_config
 from deeprok.errors import DeeprokError, unknown
 from deeprok.evaluation import Evaluation, PolicyKind, evaluate
+from deeprok.experiments.kalman import study_filters
 from deeprok.experiments.paper import reproduce
 from deeprok.export import Format, export_policy
 from deeprok.progress import fraction_bar, training_line
@@ -89,15 +91,35 @@ class Evaluate:
     epsilon: float = 0.1
     """Probability of a random action."""
     policy: PolicyKind = "mean"
-    """Act on the belief's mean, or by an ensemble drawn from the posterior: vote, mean_q, or each member alone."""
+    """Act on the belief's mean, by draws from the posterior (vote, mean_q; sample: each alone), or on Q − κσ: lcb."""
     members: int = 20
     """Size of the ensemble."""
+    kappa: float = 1.0
+    """κ of the policy lcb: the larger, the less it dares what it knows little of."""
     keep: Keep = "best"
     """The weights that did best on held-out models while training, or the last ones."""
     seed: int = 0
     """Seed of the evaluation's random numbers, the same in every cell."""
     json: bool = False
     """Print one JSON object instead of tables."""
+
+
+@dataclass(frozen=True)
+class Calibrate:
+    """Compare the posterior's intervals for Q with what the greedy policy earns."""
+
+    run: _Run
+    """A run folder, or a folder of seeds, of an agent with a nominal label and a posterior (ekf_dqn)."""
+    states: int = 200
+    """States visited by the greedy policy, for each seed."""
+    models: int = 32
+    """Models of the run's box that returns are averaged over."""
+    keep: Keep = "last"
+    """The weights that did best on held-out models while training, or the last ones."""
+    seed: int = 0
+    """Seed of the simulation's random numbers."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +146,8 @@ class Reproduce:
 
     seeds: Annotated[int, _COUNT] = 5
     """Seeds of each agent, from 0 on."""
+    study: Literal["paper", "kalman"] = "paper"
+    """The paper's experiment, or the Kalman family: structures, exploration, confidence, calibration (an hour)."""
     preset: Preset = "tuned"
     """The paper's settings, or the best found."""
     full: bool = False
@@ -170,12 +194,12 @@ def _train(words: Sequence[str]) -> None:
 
 def _parse_train(algorithm: str, words: Sequence[str]) -> Train:
     """Reads options whose defaults depend on the preset, which is one of them."""
-    preset = "tuned"
+    chosen = {"preset": "tuned", "world": "cartpole"}
     for word, following in itertools.pairwise([*words, ""]):
         name, equals, value = word.partition("=")
-        if name == "--preset":
-            preset = value if equals else following
-    base = make_config(algorithm, preset)
+        if name in ("--preset", "--world"):
+            chosen[name.removeprefix("--")] = value if equals else following
+    base = make_config(algorithm, **chosen)
     own = {field.name for field in dataclasses.fields(base.estimator)}
     others = {field.name for kind in (GradientConfig, KalmanConfig) for field in dataclasses.fields(kind)} - own
     for word in words:
@@ -198,6 +222,8 @@ def _train_runs(name: Path, folders: Sequence[Path], count: int | None) -> None:
     if all(done[folder] >= config.episodes for folder, config in configs.items()):
         _err.print(f"{name} is finished: nothing to do", highlight=False)
     else:
+        for warning in {config.warning() for config in configs.values()} - {None}:
+            _err.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
         try:
             with training_line(_err, configs, done) as report:
                 jobs.resume(folders, count, report)
@@ -245,7 +271,9 @@ def _evaluate(words: Sequence[str]) -> None:
 
 def _print_evaluation(result: Evaluation) -> None:
     seeds = len(result.per_seed)
-    acting = result.policy if result.policy == "mean" else f"{result.policy} of {result.members}"
+    acting = {"mean": "mean", "lcb": f"lcb, κ {result.kappa:g}"}.get(
+        result.policy, f"{result.policy} of {result.members}"
+    )
     plural = "s" if seeds > 1 else ""
     _out.print(
         f"[bold]{result.algorithm}[/bold] · {seeds} seed{plural} · {result.keep} weights · policy {acting} · "
@@ -275,14 +303,36 @@ def _shade(percent: float) -> str:
     return "green" if percent >= 90 else "yellow" if percent >= 50 else "red"
 
 
+def _calibrate(words: Sequence[str]) -> None:
+    options = tyro.cli(Calibrate, args=words, prog="deeprok calibrate")
+    with fraction_bar(_err, "simulating"):
+        found = calibrate(options.run, options.states, options.models, options.keep, options.seed)
+    if options.json:
+        print(json.dumps(found.to_dict()))
+        return
+    low, high = min(found.temperature), max(found.temperature)
+    table = Table(title=f"{found.points} values of Q, {len(found.temperature)} seed(s)", title_justify="left")
+    for heading in ("interval claims", "holds", "holds with the temperature of the other seeds"):
+        table.add_column(heading, justify="right")
+    for i, level in enumerate(found.levels):
+        scaled = f"{100 * found.calibrated[i]:.0f} %" if found.calibrated else "– (one seed)"
+        table.add_row(f"{100 * level:.0f} %", f"{100 * found.coverage[i]:.0f} %", scaled)
+    _out.print(table)
+    _out.print(
+        f"standard deviation claimed {found.deviation:.3g}, error of the mean {found.error:.3g}", highlight=False
+    )
+    _out.print(f"temperature, what deviations should be multiplied by: {low:.3g} – {high:.3g}", highlight=False)
+
+
 def _export(words: Sequence[str]) -> None:
     options = tyro.cli(Export, args=words, prog="deeprok export")
     folders = runs.find(options.run)
     config = runs.read_config(folders[0])
-    program = make_program(config)
-    folder = max(folders, key=lambda path: runs.best_trial(path, program))
-    theta = program.agent.estimator.mean(runs.load_belief(folder, program, options.keep))
-    export_policy(program.agent.network, np.asarray(theta), program.world, options.format, options.out)
+    with config.arithmetic():
+        program = make_program(config)
+        folder = max(folders, key=lambda path: runs.best_trial(path, program))
+        theta = program.agent.estimator.mean(runs.load_belief(folder, program, options.keep))
+        export_policy(program.agent.network, np.asarray(theta), program.world, options.format, options.out)
     _out.print(f"{folder} ({options.keep} weights) → {options.out}", highlight=False, soft_wrap=True)
 
 
@@ -330,8 +380,13 @@ def _no_options(command: str, words: Sequence[str]) -> None:
 def _reproduce(words: Sequence[str]) -> None:
     options = tyro.cli(Reproduce, args=words, prog="deeprok reproduce")
     arguments = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+    run: Callable[..., Any] = reproduce
+    if arguments.pop("study") == "kalman":
+        if arguments.pop("full") or arguments.pop("preset") != "tuned":
+            raise DeeprokError("study is kalman, which takes neither --full nor --preset paper")
+        run = study_filters
     try:
-        reproduce(processes=arguments.pop("jobs"), **arguments, console=_err, results=_out)
+        run(processes=arguments.pop("jobs"), **arguments, console=_err, results=_out)
     except KeyboardInterrupt:
         _err.print("stopped; all is saved, the same command goes on", highlight=False)
         raise
@@ -347,6 +402,7 @@ class Command(NamedTuple):
 COMMANDS: dict[str, Command] = {
     "train": Command(_train, "train an agent, or go on with a run"),
     "evaluate": Command(_evaluate, "map where a trained policy works"),
+    "calibrate": Command(_calibrate, "check the posterior's intervals for Q"),
     "export": Command(_export, "write a policy as JSON or ONNX"),
     "reproduce": Command(_reproduce, "the paper's experiment, with table and figures"),
     "algorithms": Command(_algorithms, "list the algorithms"),

@@ -11,16 +11,18 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, cast, get_args
 
+import jax
 import numpy as np
 import tyro
 
 from deeprok.errors import DeeprokError, unknown
 from deeprok.estimators.gradient import OPTIMIZERS, Optimizer
-from deeprok.estimators.kalman import BATCHINGS, Batching
+from deeprok.estimators.kalman import BATCHINGS, Batching, float32_risk
 from deeprok.networks import ACTIVATIONS, QNetwork
 from deeprok.uncertainty.balls import SETS
 from deeprok.uncertainty.models import (
@@ -28,7 +30,6 @@ from deeprok.uncertainty.models import (
     Box,
     Draw,
     ModelSet,
-    format_box,
     from_box,
     from_list,
     parse_box,
@@ -36,23 +37,35 @@ from deeprok.uncertainty.models import (
     parse_values,
 )
 from deeprok.worlds import WORLDS, World, with_model
-from deeprok.worlds.cartpole import INTEGRATORS, Integrator, cartpole
+from deeprok.worlds.cartpole import INTEGRATORS, Integrator
 
 #: Version of the run folder's files; raised when an older folder can't be read any more.
-FORMAT = 2
+FORMAT = 3
 
 Acting = Literal["nominal", "sampled", "member"]
 ACTINGS: tuple[str, ...] = get_args(Acting)
 
+Explore = Literal["epsilon", "thompson", "ucb"]
+EXPLORES: tuple[str, ...] = get_args(Explore)
+
+Confidence = Literal["fixed", "time", "spread"]
+CONFIDENCES: tuple[str, ...] = get_args(Confidence)
+
+Covariance = Literal["full", "layer", "neuron", "diagonal", "low_rank"]
+COVARIANCES: tuple[str, ...] = get_args(Covariance)
+
+Precision = Literal["float32", "float64"]
+PRECISIONS: tuple[str, ...] = get_args(Precision)
+
 Preset = Literal["paper", "tuned"]
 PRESETS: tuple[str, ...] = get_args(Preset)
 
-#: P₀: a variance shared by all weights, one for each, or a full covariance.
-Prior = float | tuple[float, ...] | tuple[tuple[float, ...], ...]
+#: P₀ or Pᵥ: a variance shared by all weights, one for each, or a full covariance.
+Variances = float | tuple[float, ...] | tuple[tuple[float, ...], ...]
 
 
-def read_prior(text: str) -> Prior:
-    """P₀ from a number, or from a .json or .npy file with a vector or a matrix."""
+def read_variances(text: str, field: str) -> Variances:
+    """A covariance from a number, or from a .json or .npy file with a vector or a matrix."""
     try:
         return float(text)
     except ValueError:
@@ -63,23 +76,23 @@ def read_prior(text: str) -> Prior:
         values = np.asarray(read)
         if values.dtype.kind not in "iuf":
             raise TypeError(values.dtype)
-        prior: Prior = _tuples(values.astype(float).tolist())
+        variances: Variances = _tuples(values.astype(float).tolist())
     except (OSError, EOFError, ValueError, TypeError) as error:
         missing = " (there is no such file)" if isinstance(error, FileNotFoundError) else ""
         raise DeeprokError(
-            f"prior_covariance is '{text}'{missing}; "
-            "it must be a number, or a .json or .npy file with a vector or a matrix"
+            f"{field} is '{text}'{missing}; it must be a number, or a .json or .npy file with a vector or a matrix"
         ) from error
-    return prior
+    return variances
 
 
-_PRIOR_OPTION = tyro.constructors.PrimitiveConstructorSpec(
-    nargs=1,
-    metavar="NUMBER|FILE",
-    instance_from_str=lambda words: read_prior(words[0]),
-    is_instance=lambda value: isinstance(value, float | tuple),
-    str_from_instance=lambda value: [str(value) if isinstance(value, float) else "…"],
-)
+def _variances_option(field: str) -> Any:
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="NUMBER|FILE",
+        instance_from_str=lambda words: read_variances(words[0], field),
+        is_instance=lambda value: isinstance(value, float | tuple),
+        str_from_instance=lambda value: [str(value) if isinstance(value, float) else "…"],
+    )
 
 
 class Algorithm(NamedTuple):
@@ -118,14 +131,32 @@ class KalmanConfig:
 
     observation_noise: float = 1e-3
     """Pₙ, the variance of a label's noise; the joint update uses R = B·Pₙ for each observation."""
-    process_noise: float = 0.01
-    """Pᵥ, what every weight's variance grows by before an update."""
-    prior_covariance: Annotated[Prior, _PRIOR_OPTION] = 1.0
+    process_noise: Annotated[Variances, _variances_option("process_noise")] = 0.01
+    """Pᵥ, what P grows by before an update: a number for every weight's variance, or a file with a vector or matrix."""
+    prior_covariance: Annotated[Variances, _variances_option("prior_covariance")] = 1.0
     """P₀: a number, or a .json or .npy file with a vector (its diagonal) or a full matrix."""
     batching: Batching = "averaged"
     """A mini-batch's gains averaged as the paper writes it, or its joint update."""
     learning_rate: float = 1.0
     """Step size α, multiplies the step of the mean; 1 is the filter."""
+    covariance: Covariance = "full"
+    """How P is kept: whole, in blocks by layer or by neuron, its diagonal, or a diagonal and --rank directions."""
+    rank: int = 10
+    """Directions that low_rank keeps."""
+    fading: float = 0.0
+    """η of a fading memory: P becomes P/(1 − η) before an update."""
+    variance_cap: float | None = None
+    """Above it no weight's variance grows, neither by noise nor by fading."""
+    noise_updates: int = 0
+    """Updates over which the noises go, in equal factors, to their ends; 0 keeps them as they are."""
+    observation_noise_end: float | None = None
+    """Where Pₙ goes."""
+    process_noise_end: float | None = None
+    """Where Pᵥ goes, if it is a number."""
+    adapt_noise: float = 0.0
+    """Rate at which Pₙ follows the squared residuals; 0 keeps it as given."""
+    iterations: int = 1
+    """Linearisations of an update, each at the result of the last."""
 
 
 _ESTIMATOR_KINDS: dict[str, type[GradientConfig | KalmanConfig]] = {
@@ -158,8 +189,8 @@ class Config:
     nominal: str = ""
     """Nominal parameters that differ from the world's own, as name=value,…"""
 
-    box: str = format_box(cartpole().box)
-    """Ranges of the uncertain parameters, as name=low:high,…"""
+    box: str = ""
+    """Ranges of the uncertain parameters, as name=low:high,…; if empty the world's own."""
     models: int = 5
     """Values drawn of each uncertain parameter at an episode's start."""
     draw: Draw = "pairs"
@@ -172,6 +203,12 @@ class Config:
     """Set of distributions over the models' outcomes: minimum (the paper's hard minimum) or cvar."""
     robust_level: float = 0.4
     """Size of that set: for cvar the worst fraction that is averaged."""
+    confidence: Confidence = "fixed"
+    """The level stays, or goes from level_start to robust_level: with time, or as the posterior's spread falls."""
+    level_start: float = 1.0
+    """The level at first, if it changes; for cvar 1 is the mean over the models."""
+    level_steps: int = 30_000
+    """Steps over which it changes with time."""
 
     discount: float = 0.9
     """Discount γ."""
@@ -181,10 +218,14 @@ class Config:
     """Units of each hidden layer."""
     activation: str = "tanh"
     """Activation of the hidden layers: tanh, relu, sigmoid, elu or silu."""
-    input_scale: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)
-    """What each observation is multiplied by before the network."""
+    input_scale: tuple[float, ...] = ()
+    """What each observation is multiplied by before the network; if empty 1."""
     estimator: GradientConfig | KalmanConfig = GradientConfig()
     """How the weights are learned."""
+    prior: str = ""
+    """Run folder whose last belief is where this run begins: mean and covariance."""
+    precision: Precision = "float32"
+    """Arithmetic of the whole run."""
 
     batch_size: int = 10
     """Transitions in a mini-batch."""
@@ -202,6 +243,10 @@ class Config:
     """Probability of a random action after epsilon_steps steps."""
     epsilon_steps: int = 10_000
     """Steps over which that probability falls."""
+    explore: Explore = "epsilon"
+    """ε-greedy, or directed by the posterior without ε: act on a draw from it, one each episode, or on Q + scale·σ."""
+    explore_scale: float = 1.0
+    """What the posterior's standard deviation is multiplied by when it directs exploration."""
 
     chunk_steps: int = 2000
     """Steps between looks at the run: metrics, checks, checkpoints."""
@@ -220,6 +265,11 @@ class Config:
         return ALGORITHMS[self.algorithm]
 
     @property
+    def in_step(self) -> bool:
+        """Whether seeds go in step: small states leave a core idle, a covariance fills its cache by itself."""
+        return not isinstance(self.estimator, KalmanConfig) or self.estimator.covariance == "diagonal"
+
+    @property
     def snapshots(self) -> int:
         """How many snapshots of the weights a run takes."""
         return self.episodes // self.snapshot_every if self.snapshot_every else 0
@@ -234,7 +284,7 @@ class Config:
 
     def make_box(self, world: World) -> Box:
         """The uncertain parameters' ranges."""
-        return parse_box(self.box, world.nominal)
+        return parse_box(self.box, world.nominal) if self.box else world.box
 
     def make_models(self, world: World) -> ModelSet:
         """The set of models."""
@@ -245,7 +295,32 @@ class Config:
     def make_network(self, world: World) -> QNetwork:
         """The Q-network."""
         sizes = (len(world.observation_scale), *self.hidden, len(world.actions))
-        return QNetwork(sizes, self.activation, self.input_scale)
+        return QNetwork(sizes, self.activation, self.input_scale or (1.0,) * sizes[0])
+
+    def arithmetic(self) -> AbstractContextManager[None]:
+        """A context in which JAX computes with this run's precision."""
+        return jax.enable_x64(self.precision == "float64")
+
+    def warning(self) -> str | None:
+        """What a user should know of these settings before training, if anything."""
+        settings = self.estimator
+        if not isinstance(settings, KalmanConfig) or self.precision == "float64":
+            return None
+        if settings.covariance in ("diagonal", "low_rank"):
+            return None
+        drift = np.diagonal(settings.process_noise) if np.ndim(settings.process_noise) == 2 else settings.process_noise
+        noise = min(x for x in (settings.observation_noise, settings.observation_noise_end) if x is not None)
+        least, most = float(np.min(drift)), float(np.max(settings.prior_covariance))
+        copies = self.batch_size if settings.batching == "joint" else 1
+        updates = self.episodes * self.horizon // self.train_every
+        weights = self.make_network(self.make_world()).num_weights
+        if not float32_risk(copies * noise, least, most, updates, weights, self.batch_size, settings.batching):
+            return None
+        return (
+            f"an observation noise of {noise:g} with a process noise of {least:g} and a prior covariance of {most:g} "
+            "asks for more certainty than float32 can carry, so the filter will hold itself back; "
+            "raise --observation-noise or --process-noise, or use --precision float64"
+        )
 
     def to_json(self) -> str:
         """The text of `config.json`."""
@@ -260,12 +335,26 @@ _PAPER: dict[str, Any] = {"acting": "nominal"}
 
 #: Shared by all algorithms; the noises and rates are each estimator's own.
 _TUNED: dict[str, Any] = {
-    "input_scale": (0.5, 0.5, 5.0, 0.5),
     "models": 20,
     "robust_set": "cvar",
     "robust_level": 0.15,
     "target_period": 2000,
     "epsilon_steps": 30_000,
+}
+
+#: What a preset adds for a world.
+_WORLDS: dict[tuple[str, str], dict[str, Any]] = {
+    ("tuned", "cartpole"): {"input_scale": (0.5, 0.5, 5.0, 0.5)},
+    ("tuned", "deep_sea"): {
+        "horizon": 10,
+        "episodes": 500,
+        "discount": 0.99,
+        "warm_up": 20,
+        "target_period": 200,
+        "epsilon_steps": 3000,
+        "acting": "nominal",
+    },
+    ("tuned", "ferry"): {"horizon": 40, "episodes": 2000, "target_period": 200, "epsilon_steps": 5000},
 }
 
 _ESTIMATORS: dict[str, dict[str, GradientConfig | KalmanConfig]] = {
@@ -298,7 +387,9 @@ def make_config(algorithm: str, preset: str = "tuned", **changes: Any) -> Config
         double=row.double,
         estimator=_ESTIMATORS[preset][row.estimator],
     )
-    config = dataclasses.replace(config, **(_PAPER if preset == "paper" else _TUNED))
+    world = {key: changes["world"] for key in ("world",) if key in changes}
+    own_settings = _WORLDS.get((preset, world.get("world", config.world)), {})
+    config = dataclasses.replace(config, **{**(_PAPER if preset == "paper" else _TUNED), **own_settings, **world})
     if row.acting is not None:
         config = dataclasses.replace(config, acting=row.acting)
     own = {f.name for f in dataclasses.fields(config.estimator)}
@@ -373,12 +464,20 @@ def check(config: Config) -> None:
     world = config.make_world()
     _check_memory(config, world)
     inputs = len(world.observation_scale)
-    if len(config.input_scale) != inputs:
+    if config.input_scale and len(config.input_scale) != inputs:
         raise DeeprokError(
             f"input_scale is {config.input_scale}; {config.world} has {inputs} observations, give as many"
         )
+    if config.confidence != "fixed":
+        SETS[config.robust_set].check_level(config.level_start, "level_start")
     if isinstance(config.estimator, KalmanConfig):
-        _check_prior(config.estimator.prior_covariance, config.make_network(world).num_weights)
+        _check_kalman(config.estimator, config.make_network(world).num_weights)
+    else:
+        for name, plain in (("explore", "epsilon"), ("prior", "")):
+            if getattr(config, name) != plain:
+                raise DeeprokError(f"{name} is '{getattr(config, name)}', but {config.algorithm} has no posterior")
+        if config.confidence == "spread":
+            raise DeeprokError(f"confidence is 'spread', but {config.algorithm} has no posterior; use 'time' instead")
 
 
 def _shown(value: Any) -> str:
@@ -386,43 +485,83 @@ def _shown(value: Any) -> str:
 
 
 def _check_memory(config: Config, world: World) -> None:
-    """Refuses settings whose replay, snapshots, and models drawn for a chunk, are gigabytes."""
+    """Refuses settings whose replay, snapshots, covariance, and models drawn for a chunk, are gigabytes."""
     models = config.make_models(world).size
     observations = len(world.observation_scale)
     rows = min(config.replay_size, config.episodes * config.horizon)
     width = observations + 1 + (models if config.row.robust else 1) * (observations + 2)
-    kept = config.snapshots * config.make_network(world).num_weights
+    network = config.make_network(world)
+    kept = config.snapshots * network.num_weights
     numbers = rows * width + config.chunk_steps * models * len(config.make_box(world)) + kept
-    if (gigabytes := 4 * numbers / 1e9) > 4:
+    size = 8 if config.precision == "float64" else 4
+    if (gigabytes := size * numbers / 1e9) > 4:
         raise DeeprokError(
             f"{models} models, a replay of {rows} transitions and {config.snapshots} snapshots would take "
             f"{gigabytes:.1f} GB a seed, more than the 4 allowed; lower models, replay_size or chunk_steps, or raise "
             "snapshot_every"
         )
+    settings = config.estimator
+    if isinstance(settings, KalmanConfig) and (gigabytes := size * _numbers(settings, network) / 1e9) > 4:
+        raise DeeprokError(
+            f"the covariance {settings.covariance} of {network.num_weights} weights would take {gigabytes:.1f} GB, "
+            "more than the 4 allowed; use the covariance neuron, low_rank or diagonal, or fewer hidden units"
+        )
 
 
-def _check_prior(prior: Prior, n: int) -> None:
+def _numbers(settings: KalmanConfig, network: QNetwork) -> int:
+    """How many numbers the covariance is kept in."""
+    n = network.num_weights
+    if settings.covariance in ("diagonal", "low_rank"):
+        return n * (1 + (settings.rank if settings.covariance == "low_rank" else 0))
+    blocks = {"full": (slice(0, n),), "layer": network.slices, "neuron": network.neurons}[settings.covariance]
+    return sum(len(range(*part.indices(n))) ** 2 for part in blocks)
+
+
+def _check_kalman(settings: KalmanConfig, n: int) -> None:
+    _check_variances("prior_covariance", settings.prior_covariance, n, definite=True)
+    _check_variances("process_noise", settings.process_noise, n, definite=False)
+    for name in ("prior_covariance", "process_noise"):
+        if np.ndim(getattr(settings, name)) == 2 and settings.covariance in ("diagonal", "low_rank"):
+            raise DeeprokError(
+                f"{name} is a matrix, which the covariance {settings.covariance} can't hold; give a vector, "
+                "or use the covariance full, layer or neuron"
+            )
+    ends = (settings.observation_noise_end, settings.process_noise_end)
+    if any(end is not None for end in ends) != (settings.noise_updates > 0):
+        raise DeeprokError(
+            f"noise_updates is {settings.noise_updates}; it must be positive if, and only if, "
+            "observation_noise_end or process_noise_end is given"
+        )
+    if settings.process_noise_end is not None and not (_number(settings.process_noise) and settings.process_noise):
+        raise DeeprokError("process_noise_end is given; then process_noise must be a positive number")
+
+
+def _check_variances(name: str, given: Variances, n: int, definite: bool) -> None:
+    """Raises unless this is a covariance of n weights, positive (`definite`) or at least not negative."""
     try:
-        P = np.asarray(prior, float)
+        P = np.asarray(given, float)
     except (TypeError, ValueError) as error:
-        raise DeeprokError("prior_covariance has rows of unequal length or entries that are no numbers") from error
+        raise DeeprokError(f"{name} has rows of unequal length or entries that are no numbers") from error
     if P.shape not in ((), (n,), (n, n)):
         raise DeeprokError(
-            f"prior_covariance has shape {P.shape}; for this network it must be a number, "
+            f"{name} has shape {P.shape}; for this network it must be a number, "
             f"a vector of {n} or a matrix of {n} × {n}"
         )
     if P.ndim < 2:
-        if not (np.isfinite(P).all() and (P > 0).all()):
-            raise DeeprokError(f"prior_covariance has a variance of {P.min():g}; every variance must be positive")
+        right = np.isfinite(P) & ((P > 0) if definite else (P >= 0))
+        allowed = "positive" if definite else "at least 0"
+        if not right.all():
+            which = f"is {given!r}; it" if P.ndim == 0 else f"has a variance of {P[~right][0]:g}; every variance"
+            raise DeeprokError(f"{name} {which} must be finite and {allowed}")
         return
     if not np.isfinite(P).all():
-        raise DeeprokError("prior_covariance has an entry that is infinite or not a number")
+        raise DeeprokError(f"{name} has an entry that is infinite or not a number")
     if not np.allclose(P, P.T, rtol=1e-6, atol=0):
-        raise DeeprokError("prior_covariance is not symmetric")
-    try:
-        np.linalg.cholesky(P)
-    except np.linalg.LinAlgError as error:
-        raise DeeprokError("prior_covariance is not positive definite; all its eigenvalues must be positive") from error
+        raise DeeprokError(f"{name} is not symmetric")
+    least = np.linalg.eigvalsh(P).min()
+    if not (least > 0 if definite else least >= -1e-9 * np.abs(P).max()):
+        kind, word = ("definite", "positive") if definite else ("semidefinite", "at least 0")
+        raise DeeprokError(f"{name} is not positive {kind}; all its eigenvalues must be {word}")
 
 
 _CHOICES: dict[str, Any] = {
@@ -436,6 +575,10 @@ _CHOICES: dict[str, Any] = {
     "activation": ACTIVATIONS,
     "optimizer": OPTIMIZERS,
     "batching": BATCHINGS,
+    "covariance": COVARIANCES,
+    "explore": EXPLORES,
+    "confidence": CONFIDENCES,
+    "precision": PRECISIONS,
 }
 
 
@@ -458,6 +601,8 @@ _COUNT = Rule(lambda x: _whole(x) and x >= 1, "a whole number of at least 1")
 _NATURAL = Rule(lambda x: _whole(x) and x >= 0, "a whole number of at least 0")
 _FINITE = Rule(_number, "a finite number")
 _POSITIVE = Rule(lambda x: _number(x) and x > 0, "a positive number")
+_POSITIVE_OR_NONE = Rule(lambda x: x is None or (_number(x) and x > 0), "a positive number, or None")
+_FRACTION = Rule(lambda x: _number(x) and 0 <= x < 1, "at least 0 and below 1")
 _PROBABILITY = Rule(lambda x: _number(x) and 0 <= x <= 1, "a probability between 0 and 1")
 _TEXT = Rule(lambda x: isinstance(x, str), "text")
 
@@ -471,7 +616,7 @@ _RULES: dict[str, Rule] = {
     "models": _COUNT,
     "fixed_models": _TEXT,
     "robust_level": _FINITE,
-    "discount": Rule(lambda x: _number(x) and 0 <= x < 1, "at least 0 and below 1"),
+    "discount": _FRACTION,
     "double": Rule(lambda x: isinstance(x, bool), "true or false"),
     "hidden": Rule(
         lambda x: isinstance(x, tuple) and len(x) > 0 and all(_whole(n) and n >= 1 for n in x),
@@ -495,5 +640,16 @@ _RULES: dict[str, Rule] = {
     "trial_epsilon": _PROBABILITY,
     "learning_rate": _POSITIVE,
     "observation_noise": _POSITIVE,
-    "process_noise": Rule(lambda x: _number(x) and x >= 0, "a number of at least 0"),
+    "rank": _COUNT,
+    "fading": _FRACTION,
+    "variance_cap": _POSITIVE_OR_NONE,
+    "noise_updates": _NATURAL,
+    "observation_noise_end": _POSITIVE_OR_NONE,
+    "process_noise_end": _POSITIVE_OR_NONE,
+    "adapt_noise": _PROBABILITY,
+    "iterations": _COUNT,
+    "level_start": _FINITE,
+    "level_steps": _COUNT,
+    "explore_scale": Rule(lambda x: _number(x) and x >= 0, "a number of at least 0"),
+    "prior": _TEXT,
 }

@@ -18,8 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok import runs
+from deeprok.agents import Agent
 from deeprok.checkpoint import write_atomically
 from deeprok.errors import DeeprokError, unknown
+from deeprok.estimators import Estimator
 from deeprok.exploration import epsilon_greedy
 from deeprok.networks import QNetwork
 from deeprok.runs import KEEPS, Keep
@@ -28,7 +30,7 @@ from deeprok.types import Model
 from deeprok.uncertainty.models import grid_models, parse_grid
 from deeprok.worlds import World, with_model
 
-PolicyKind = Literal["mean", "vote", "mean_q", "sample"]
+PolicyKind = Literal["mean", "vote", "mean_q", "sample", "lcb"]
 POLICIES: tuple[str, ...] = get_args(PolicyKind)
 
 #: `obs [E, D] -> action [E]`.
@@ -61,6 +63,32 @@ def ensemble_policy(network: QNetwork, thetas: jax.Array, kind: PolicyKind) -> P
 def network_policy(network: QNetwork, kind: PolicyKind) -> PolicyOf:
     """What weight vectors [K, n] of a Q-network choose together, whatever the parameters."""
     return lambda thetas, params: ensemble_policy(network, thetas, kind)
+
+
+def draw_members(estimator: Estimator, belief: Any, kind: PolicyKind, members: int, seed: int) -> np.ndarray:
+    """The weights [K, n] that a policy acts on: the mean's, or draws from the posterior."""
+    if kind == "mean" or estimator.posterior is None:
+        return np.asarray(estimator.mean(belief))[None]
+    keys = jax.random.split(jax.random.key(seed), members)
+    return np.asarray(jax.jit(jax.vmap(estimator.posterior.sample, (None, 0)))(belief, keys))
+
+
+def cautious_policy(agent: Agent, kappa: float) -> PolicyOf:
+    """What a belief chooses when each action is worth Q − κσ to it.
+
+    Args:
+      agent: the agent, whose belief takes the place of weights.
+      kappa: κ; 0 is the greedy action of the mean, below 0 the belief is optimistic.
+    """
+
+    def policy_of(belief: Any, params: Any) -> Policy:
+        def act(obs: jax.Array) -> jax.Array:
+            mean, deviation = agent.values(belief, obs)
+            return jnp.argmax(mean - kappa * deviation, axis=1)
+
+        return act
+
+    return policy_of
 
 
 def play_episodes(world: World, act: Policy, models: Model, key: jax.Array, epsilon: float | jax.Array) -> jax.Array:
@@ -128,6 +156,8 @@ class Evaluation:
     epsilon: float
     policy: str
     members: int
+    kappa: float
+    """How many standard deviations the policy lcb goes below the mean; 0 for the others."""
     keep: str
     mean_return: Any
     """Nested lists in the grid's order, averaged over seeds; so are the next four."""
@@ -225,6 +255,7 @@ def summarise(
     epsilon: float,
     policy: str,
     members: int,
+    kappa: float,
     keep: str,
 ) -> Evaluation:
     """Makes an `Evaluation` of the returns of several seeds.
@@ -237,6 +268,7 @@ def summarise(
       epsilon: probability of a random action.
       policy: how the weights acted.
       members: size of the ensemble.
+      kappa: κ of the policy `lcb`.
       keep: whether the weights were the `best` or the `last`.
     """
     shape = tuple(len(values) for values in axes.values())
@@ -269,6 +301,7 @@ def summarise(
         epsilon=epsilon,
         policy=policy,
         members=members,
+        kappa=kappa,
         keep=keep,
         mean_return=grid(cells.mean(axis=1)),
         std_return=grid(cells.std(axis=1)),
@@ -292,6 +325,7 @@ def evaluate(
     epsilon: float = 0.1,
     policy: PolicyKind = "mean",
     members: int = 20,
+    kappa: float = 1.0,
     keep: Keep = "best",
     seed: int = 0,
     advance: Callable[[float], None] | None = None,
@@ -305,8 +339,10 @@ def evaluate(
       episodes: episodes in a cell.
       epsilon: probability of a random action.
       policy: `mean` acts on the belief's mean. For agents with a posterior, an ensemble drawn from
-        it acts by majority (`vote`), by its mean Q-values (`mean_q`), or each member alone (`sample`).
+        it acts by majority (`vote`), by its mean Q-values (`mean_q`), or each member alone
+        (`sample`); `lcb` acts on Q − κσ.
       members: size of the ensemble.
+      kappa: κ of `lcb`: the larger, the less it dares what it knows little of.
       keep: the weights that did `best` in the trials on held-out models, or the `last` ones.
       seed: seed of the evaluation's random numbers.
       advance: called with the fraction of the work done since its last call.
@@ -318,6 +354,8 @@ def evaluate(
         raise DeeprokError(f"seed is {seed}; it must be from 0 to 4294967295")
     if not 0 <= epsilon <= 1:
         raise DeeprokError(f"epsilon is {epsilon:g}; it must be a probability between 0 and 1")
+    if not np.isfinite(kappa):
+        raise DeeprokError(f"kappa is {kappa:g}; it must be a finite number")
     if policy not in POLICIES:
         raise unknown("policy", policy, POLICIES)
     if keep not in KEEPS:
@@ -328,36 +366,37 @@ def evaluate(
     configs = [runs.read_config(path) for path in folders]
     if len({config.digest() for config in configs}) > 1:
         raise DeeprokError(f"the runs in {folders[0].parent} differ in more than their seed; evaluate them one by one")
-    config = configs[0]
-    program = make_program(config)
-    estimator = program.agent.estimator
-    if policy != "mean" and not estimator.posterior:
-        raise DeeprokError(
-            f"policy is {policy}, but {config.algorithm} has no posterior to draw an ensemble from; use policy mean"
-        )
-    if grid is None:
-        axes = {name: np.linspace(low, high, 7) for name, (low, high) in config.make_box(program.world).items()}
-    elif isinstance(grid, str):
-        axes = parse_grid(grid, program.world.nominal)
-    else:
-        raise DeeprokError(f"grid is {grid!r}; it must be text, as name=low:high:count,…")
-    play = cell_player(program.world, network_policy(program.agent.network, policy), episodes)
-    cells = grid_cells(program.world, axes)
-    ensemble = jax.jit(jax.vmap(estimator.sample, (None, 0)))
-    size = members if policy != "mean" else 1
-    alone = size if policy == "sample" else 1
-    share = (lambda part: advance(part / (len(folders) * alone))) if advance else None
-    world, played, beliefs = program.world, {}, [runs.load_belief(path, program, keep) for path in folders]
-    for config, belief in zip(configs, beliefs, strict=True):
-        if policy == "mean":
-            thetas = np.asarray(estimator.mean(belief))[None]
+    with configs[0].arithmetic():
+        config = configs[0]
+        program = make_program(config)
+        estimator = program.agent.estimator
+        if policy != "mean" and not estimator.posterior:
+            raise DeeprokError(f"policy is {policy}, but {config.algorithm} has no posterior; use policy mean")
+        if grid is None:
+            axes = {name: np.linspace(low, high, 7) for name, (low, high) in config.make_box(program.world).items()}
+        elif isinstance(grid, str):
+            axes = parse_grid(grid, program.world.nominal)
         else:
-            thetas = np.asarray(ensemble(belief, jax.random.split(jax.random.key(seed), size)))
-        parts = [play(members, cells, epsilon, seed, share) for members in np.split(thetas, alone)]
-        returns = np.concatenate(parts, axis=1)
-        played[config.seed] = GridReturns(returns[:-1], returns[-1])
-    facts = (epsilon, policy, size, keep)
-    for path, config in zip(folders, configs, strict=True):
-        one = summarise(config.algorithm, world, axes, {config.seed: played[config.seed]}, *facts)
-        write_atomically(path / runs.EVALUATION, (json.dumps(one.to_dict()) + "\n").encode())
-    return summarise(config.algorithm, world, axes, played, *facts)
+            raise DeeprokError(f"grid is {grid!r}; it must be text, as name=low:high:count,…")
+        policy_of = (
+            cautious_policy(program.agent, kappa) if policy == "lcb" else network_policy(program.agent.network, policy)
+        )
+        play = cell_player(program.world, policy_of, episodes)
+        cells = grid_cells(program.world, axes)
+        size = 1 if policy in ("mean", "lcb") else members
+        alone = size if policy == "sample" else 1
+        share = (lambda part: advance(part / (len(folders) * alone))) if advance else None
+        world, played, beliefs = program.world, {}, [runs.load_belief(path, program, keep) for path in folders]
+        for config, belief in zip(configs, beliefs, strict=True):
+            if policy == "lcb":
+                acting = [belief]
+            else:
+                acting = np.split(draw_members(estimator, belief, policy, size, seed), alone)
+            parts = [play(weights, cells, epsilon, seed, share) for weights in acting]
+            returns = np.concatenate(parts, axis=1)
+            played[config.seed] = GridReturns(returns[:-1], returns[-1])
+        facts = (epsilon, policy, size, kappa if policy == "lcb" else 0.0, keep)
+        for path, config in zip(folders, configs, strict=True):
+            one = summarise(config.algorithm, world, axes, {config.seed: played[config.seed]}, *facts)
+            write_atomically(path / runs.EVALUATION, (json.dumps(one.to_dict()) + "\n").encode())
+        return summarise(config.algorithm, world, axes, played, *facts)

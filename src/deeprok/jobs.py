@@ -1,8 +1,8 @@
 """Many runs at once: seeds in step within a process, and processes side by side.
 
 Seeds of gradient agents run in step, because small networks leave a core idle. A Kalman agent's
-covariance fills the cache by itself, so each of its seeds has a process of its own. Either way a
-run is what it would be alone, bit for bit.
+covariance, unless it is a diagonal, fills the cache by itself, so each of its seeds has a process of
+its own. Either way a run is what it would be alone, bit for bit.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def check_count(jobs: int | None) -> None:
 
 
 def _groups(folders: Sequence[Path], jobs: int) -> list[list[Path]]:
-    """Unfinished runs that can go in step: equal settings, equal step, and no Kalman filter."""
+    """Unfinished runs in groups that can go in step: equal settings, equal step, and no large covariance."""
     groups: dict[tuple[str, int], list[Path]] = {}
     alone: list[list[Path]] = []
     for folder in folders:
@@ -93,7 +93,7 @@ def _groups(folders: Sequence[Path], jobs: int) -> list[list[Path]]:
         steps, episodes = progress_of(folder)
         if episodes >= config.episodes:
             continue
-        if config.row.estimator == "kalman":
+        if not config.in_step:
             alone.append([folder])
         else:
             groups.setdefault((config.digest(), steps), []).append(folder)

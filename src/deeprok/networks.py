@@ -47,6 +47,12 @@ class QNetwork(NamedTuple):
         return tuple(slice(start, end) for start, end in zip([0, *ends], ends, strict=False))
 
     @property
+    def neurons(self) -> tuple[slice, ...]:
+        """Where each unit's numbers, what comes in and its bias, lie in θ."""
+        layers = zip(self.slices, self.sizes[1:], strict=True)
+        return tuple(slice(layer.start + j, layer.stop, units) for layer, units in layers for j in range(units))
+
+    @property
     def num_weights(self) -> int:
         """n, the length of θ."""
         return self.slices[-1].stop

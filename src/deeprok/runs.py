@@ -1,7 +1,8 @@
 """Run folders: the interface between training and everything that looks at it.
 
 A run folder holds `config.json`, `metrics.jsonl`, `checkpoint.safetensors` and, once evaluated,
-`evaluation.json`. A folder of seeds holds run folders named `seed-0`, `seed-1`, …
+`evaluation.json`; one that began with another run's belief holds that as `prior.safetensors`. A
+folder of seeds holds run folders named `seed-0`, `seed-1`, …
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from deeprok import checkpoint
 from deeprok.config import Config, check, from_json
 from deeprok.errors import DeeprokError
-from deeprok.training import Program, RunState
+from deeprok.training import Program, RunState, make_program
 from deeprok.types import record
 
 Keep = Literal["best", "last"]
@@ -28,6 +29,7 @@ KEEPS: tuple[str, ...] = get_args(Keep)
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
+PRIOR = "prior.safetensors"
 EVALUATION = "evaluation.json"
 
 
@@ -43,11 +45,32 @@ class Best:
 def create(folder: Path, config: Config) -> None:
     """Makes a run folder; refuses one that already holds something."""
     _refuse_full(folder)
+    belief = _read_prior(config) if config.prior else None
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DeeprokError(f"can't make the folder {folder}: {error.strerror}") from error
+    if belief is not None:
+        checkpoint.save(folder / PRIOR, {"belief": belief})
     checkpoint.write_atomically(folder / CONFIG, config.to_json().encode())
+
+
+def _read_prior(config: Config) -> Any:
+    """The last belief of the run that these settings begin with; of several seeds the one with this seed."""
+    found = find(Path(config.prior))
+    if len(found) > 1:
+        found = [folder for folder in found if folder.name == f"seed-{config.seed}"]
+        if not found:
+            raise DeeprokError(f"prior is {config.prior}, which has no seed-{config.seed}; name one of its runs")
+    with config.arithmetic():
+        belief = load_belief(found[0], make_program(config), "last")
+        return dataclasses.replace(belief, updates=np.zeros_like(belief.updates))
+
+
+def load_prior(folder: Path, program: Program) -> Any:
+    """The belief that a run begins with, if it was given one."""
+    template = templates(program)[0].agent.belief
+    return checkpoint.load(folder / PRIOR, "belief", template) if (folder / PRIOR).exists() else None
 
 
 def create_seeds(out: Path, config: Config, seeds: Sequence[int]) -> list[Path]:

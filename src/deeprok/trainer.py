@@ -8,16 +8,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import stats
 
 from deeprok import checkpoint, runs
 from deeprok.config import Config, KalmanConfig
 from deeprok.errors import DeeprokError
-from deeprok.estimators import GaussianBelief
+from deeprok.estimators import Health
 from deeprok.evaluation import ensemble_policy, play_episodes
 from deeprok.exploration import linear_epsilon
 from deeprok.runs import Best
@@ -45,10 +46,16 @@ def train_together(folders: Sequence[Path], report: Report | None = None) -> Non
       report: called after each chunk, for each run that took part in it.
     """
     configs = [runs.read_config(folder) for folder in folders]
+    with configs[0].arithmetic():
+        _train_together(folders, configs, report)
+
+
+def _train_together(folders: Sequence[Path], configs: Sequence[Config], report: Report | None) -> None:
     config = configs[0]
     program = make_program(config)
     states, best = _start(folders, configs, program)
     trial = _make_trial(config, program)
+    look = _make_look(program)
     broken: dict[int, str] = {}
     steps = np.array(states.steps)  # a copy, as the states are donated
     t = int(steps.max())
@@ -69,17 +76,18 @@ def train_together(folders: Sequence[Path], report: Report | None = None) -> Non
                 scores = trial(states.agent.belief)
                 tried = jnp.zeros(len(folders), bool).at[jnp.array(due)].set(True)
                 best = _better(best, states.agent.belief, scores, states.steps, tried)
+            spread = look(states.agent.belief)
             before, steps = steps, np.array(states.steps)
             seconds = time.monotonic() - began
             for i in active:
-                problem = _breakdown(states, log, i, steps[i] - before[i], config)
+                problem = _breakdown(states, log, spread, i, steps[i] - before[i], config)
                 if problem:
                     kept = progress_of(folders[i])[0]
                     left = f"{folders[i]} keeps its checkpoint of step {kept}" if kept else "it had no checkpoint yet"
                     where = f"seed {configs[i].seed}: between steps {before[i]} and {steps[i]}"
                     broken[i] = f"{where} {problem}, in a new run ({left})"
                     continue
-                line = _metrics(states, log, i, int(before[i]), int(steps[i]), config, seconds)
+                line = _metrics(states, log, spread, i, int(before[i]), int(steps[i]), config, seconds)
                 if i in due:
                     line["trial_return"] = float(scores[i])
                 runs.append_metrics(folders[i], line)
@@ -108,7 +116,7 @@ def _start(folders: Sequence[Path], configs: Sequence[Config], program: Program)
             run = checkpoint.load(path, "run", run_template)
             best = checkpoint.load(path, "best", best_template)
         else:
-            run = init(jax.random.key(config.seed))
+            run = init(jax.random.key(config.seed), runs.load_prior(folder, program))
             # Until the first trial there is nothing better than the prior.
             best = Best(
                 belief=run.agent.belief,
@@ -148,8 +156,43 @@ def _unfinished(states: RunState, config: Config) -> list[int]:
     return [int(i) for i in np.flatnonzero(np.asarray(states.episodes) < config.episodes)]
 
 
+def _epsilon(steps: int, config: Config) -> float:
+    if config.explore != "epsilon":
+        return 0.0
+    return float(linear_epsilon(steps, config.epsilon_start, config.epsilon_end, config.epsilon_steps))
+
+
+class Spread(NamedTuple):
+    """How wide the beliefs of several seeds are."""
+
+    trace: jax.Array  # [S] of P
+    least: jax.Array  # [S] least variance of a weight
+    largest: jax.Array  # [S]
+    definite: jax.Array  # [S] bool
+
+
+def _make_look(program: Program) -> Callable[[Any], Spread | None]:
+    """A function `beliefs -> Spread` for posteriors; None for points."""
+    posterior = program.agent.estimator.posterior
+
+    def look(belief: Any) -> Spread | None:
+        if posterior is None:
+            return None
+        variances = posterior.variances(belief)
+        return Spread(jnp.sum(variances), jnp.min(variances), jnp.max(variances), posterior.definite(belief))
+
+    return jax.jit(jax.vmap(look))
+
+
 def _metrics(
-    states: RunState, log: Log, i: int, before: int, after: int, config: Config, seconds: float
+    states: RunState,
+    log: Log,
+    spread: Spread | None,
+    i: int,
+    before: int,
+    after: int,
+    config: Config,
+    seconds: float,
 ) -> dict[str, Any]:
     """A line of `metrics.jsonl` for the i-th run's chunk."""
     taken = after - before
@@ -160,21 +203,39 @@ def _metrics(
         "steps": after,
         "episodes": int(states.episodes[i]),
         "returns": returns.tolist(),
-        "epsilon": float(linear_epsilon(after, config.epsilon_start, config.epsilon_end, config.epsilon_steps)),
+        "epsilon": _epsilon(after, config),
         "seconds": round(seconds, 3),
     }
-    if len(losses := np.asarray(log.loss[i])[updates]):
+    if len(losses := np.asarray(log.fit.loss[i])[updates]):
         line["loss"] = float(losses.mean())
-        if isinstance(config.estimator, KalmanConfig):
-            line["innovation_variance"] = float(np.asarray(log.variance[i])[updates].min())
+        if log.fit.health:
+            health = jax.tree.map(lambda column: np.asarray(column[i])[updates], log.fit.health)
+            line |= _health(health, len(losses) * config.batch_size)
+    if spread:
+        line |= {"trace": float(spread.trace[i]), "variances": [float(spread.least[i]), float(spread.largest[i])]}
+    if isinstance(config.estimator, KalmanConfig) and config.estimator.adapt_noise:
+        line["observation_noise"] = float(states.agent.belief.observation_noise[i])
     return line
 
 
-def _breakdown(states: RunState, log: Log, i: int, taken: int, config: Config) -> str | None:
+def _health(health: Health, observations: int) -> dict[str, Any]:
+    """What the metrics tell of a Kalman belief's updates in a chunk."""
+    low, high = stats.chi2.ppf((0.025, 0.975), observations) / observations
+    return {
+        "innovation_variance": float(health.variance.min()),
+        "consistency": float(health.consistency.mean()),
+        "consistency_band": [float(low), float(high)],
+        "gain": float(health.gain.mean()),
+        "capped": int(health.capped.max()),
+        "floored": int(health.floored.sum()),
+    }
+
+
+def _breakdown(states: RunState, log: Log, spread: Spread | None, i: int, taken: int, config: Config) -> str | None:
     """What is wrong with the i-th run after a chunk, and what to change; None if nothing is."""
     belief = states.agent.belief
     updates = slice(taken // config.train_every)
-    variance, loss = np.asarray(log.variance[i])[updates], np.asarray(log.loss[i])[updates]
+    loss = np.asarray(log.fit.loss[i])[updates]
     settings = config.estimator
     if isinstance(settings, KalmanConfig):
         remedy = f"raise --observation-noise (now {settings.observation_noise:g})"
@@ -182,18 +243,14 @@ def _breakdown(states: RunState, log: Log, i: int, taken: int, config: Config) -
         remedy = f"lower --learning-rate (now {settings.learning_rate:g})"
     # Weights that are no numbers spoil later variances too; it is the variance's fault if the
     # innovation was still a number.
-    if (bad := ~(variance > 0) & np.isfinite(loss)).any():
-        return f"an innovation variance was not positive ({variance[bad][0]:g}); {remedy}"
+    if log.fit.health:
+        variance = np.asarray(log.fit.health.variance[i])[updates]
+        if (bad := ~(variance > 0) & np.isfinite(loss)).any():
+            return f"an innovation variance was not positive ({variance[bad][0]:g}); {remedy}"
     if not np.isfinite(np.asarray(belief.theta[i])).all():
         return f"the weights became infinite or not a number; {remedy}"
-    if isinstance(belief, GaussianBelief):
-        P = np.asarray(belief.P[i])
-        try:
-            definite = bool(np.isfinite(np.linalg.cholesky(P)).all())
-        except np.linalg.LinAlgError:
-            definite = False
-        if not definite:
-            return f"the covariance stopped being positive definite; {remedy} or --process-noise"
+    if spread and not spread.definite[i]:
+        return f"the covariance stopped being positive definite; {remedy} or --process-noise"
     return None
 
 

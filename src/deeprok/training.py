@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from deeprok.agents import Agent, AgentState, Draw, make_agent
 from deeprok.config import Config
+from deeprok.estimators import Fit
 from deeprok.types import Model, Transition, record, select
 from deeprok.uncertainty import sample_box
 from deeprok.worlds import World, branch, with_model
@@ -58,8 +59,7 @@ class Log(NamedTuple):
 
     ended: jax.Array  # [train_every] bool, whether each step ended an episode
     earned: jax.Array  # [train_every] the return so far after each step
-    loss: jax.Array  # []
-    variance: jax.Array  # []
+    fit: Fit
 
 
 class Program(NamedTuple):
@@ -68,14 +68,14 @@ class Program(NamedTuple):
     Attributes:
       world: the world.
       agent: the agent.
-      init: `key -> RunState`.
+      init: `(key, belief=None) -> RunState`, from a given belief or from fresh weights.
       chunk: `(states, t) -> (states, Log)`, jitted: `chunk_steps` steps from step t on, for
         states stacked along a first axis of seeds, which are donated.
     """
 
     world: World
     agent: Agent
-    init: Callable[[jax.Array], RunState]
+    init: Callable[..., RunState]
     chunk: Callable[[RunState, int], tuple[RunState, Log]]
 
 
@@ -113,9 +113,9 @@ def make_program(config: Config) -> Program:
             earned=jnp.zeros((), obs.dtype),
         )
 
-    def init(key: jax.Array) -> RunState:
+    def init(key: jax.Array, belief: Any = None) -> RunState:
         weights_key, episode_key, steps_key = jax.random.split(key, 3)
-        start = agent.init(weights_key, models.size if robust else 1)
+        start = agent.init(weights_key, models.size if robust else 1, belief)
         return RunState(
             agent=start,
             episode=begin_episode(episode_key),
@@ -163,8 +163,9 @@ def make_program(config: Config) -> Program:
             earned=earned,
         )
         following = select(ended, drawn.fresh, continued)
+        remembered = agent.remember(run.agent, transition, t, active)
         played = RunState(
-            agent=agent.remember(run.agent, transition, t, active),
+            agent=agent.renew(remembered, drawn.agent, ended),
             episode=select(active, following, episode),
             key=run.key,
             episodes=run.episodes + ended,
@@ -184,7 +185,7 @@ def make_program(config: Config) -> Program:
             played.append(seen)
         learned, fit = agent.learn(run.agent, drawn.agent, t, active)
         ended, earned = (jnp.stack(column) for column in zip(*played, strict=True))
-        return dataclasses.replace(run, agent=learned), Log(ended, earned, fit.loss, fit.variance)
+        return dataclasses.replace(run, agent=learned), Log(ended, earned, fit)
 
     def look(run: RunState, moments: tuple[jax.Array, StepDraw]) -> tuple[RunState, Log]:
         """A part of a chunk, then a snapshot if it was due within."""
@@ -208,7 +209,14 @@ def make_program(config: Config) -> Program:
         run, log = jax.lax.scan(look, run, (times, draws))
         return run, jax.tree.map(lambda leaf: leaf.reshape(rounds, *leaf.shape[2:]), log)
 
+    def one_by_one(runs: RunState, t: jax.Array) -> tuple[RunState, Log]:
+        """Covariances gain nothing from being in step, and in a vmap conditions compute both sides."""
+        if len(runs.steps) == 1:  # without the copies that a loop makes
+            return jax.tree.map(lambda leaf: leaf[None], chunk(jax.tree.map(lambda leaf: leaf[0], runs), t))
+        return jax.lax.map(lambda run: chunk(run, t), runs)
+
     # One thread: these matrices are too small to share, and sums keep one order on every machine.
     options = {"xla_cpu_multi_thread_eigen": False}
-    together = jax.jit(jax.vmap(chunk, in_axes=(0, None)), donate_argnums=0, compiler_options=options)
+    each = jax.vmap(chunk, in_axes=(0, None)) if config.in_step else one_by_one
+    together = jax.jit(each, donate_argnums=0, compiler_options=options)
     return Program(world, agent, init, together)

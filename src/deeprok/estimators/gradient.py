@@ -48,6 +48,6 @@ def gradient(optimizer: Optimizer = "adam", learning_rate: float = 1e-3) -> Esti
         value, slope = jax.value_and_grad(loss)(belief.theta)
         change, memory = rule.update(slope, belief.optimizer)
         moved = PointBelief(theta=belief.theta + change, optimizer=memory)
-        return select(jnp.asarray(active), moved, belief), Fit(value, jnp.full_like(value, jnp.inf))
+        return select(jnp.asarray(active), moved, belief), Fit(value, None)
 
-    return Estimator(init, update, lambda b: b.theta, lambda b, key: b.theta, posterior=False)
+    return Estimator(init, update, lambda b: b.theta, posterior=None)

@@ -2,21 +2,31 @@
 
 S. Di-Castro Shashua and S. Mannor, "Deep Robust Kalman Filter", 2017, Algorithm 2.
 S. Singhal and L. Wu, "Training multilayer perceptrons with the extended Kalman algorithm", 1988.
+B. M. Bell and F. W. Cathey, "The iterated Kalman filter update as a Gauss-Newton method", 1993.
+A. H. Mohamed and K. P. Schwarz, "Adaptive Kalman filtering for INS/GPS", Journal of Geodesy, 1999:
+observation noise from residuals.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deeprok.estimators.base import Estimator, Fit, Observation
+from deeprok.errors import DeeprokError
+from deeprok.estimators.base import Estimator, Fit, Health, Observation, Posterior
+from deeprok.estimators.covariance import Correction, Covariance, Evolution, Structure, full
 from deeprok.types import record
 
 Batching = Literal["averaged", "joint"]
 BATCHINGS: tuple[str, ...] = get_args(Batching)
+
+#: `updates so far -> value`; any schedule of optax is one.
+Schedule = Callable[[jax.Array], jax.Array]
 
 
 @record
@@ -24,125 +34,289 @@ class GaussianBelief:
     """A normal distribution over the weights."""
 
     theta: jax.Array  # [n] mean
-    padded: jax.Array  # [n, width] covariance, and zeros up to a multiple of 16 columns
-
-    @property
-    def P(self) -> jax.Array:  # noqa: N802
-        """The covariance [n, n], whatever axes stand before."""
-        return self.padded[..., : self.theta.shape[-1]]
+    P: Any  # the covariance, in the structure's record
+    observation_noise: jax.Array  # [] R as it was estimated
+    updates: jax.Array  # [] int32
 
 
-class Correction(NamedTuple):
-    """What a mini-batch changes: θ + step, and P + Pᵥ − WᵀW."""
+class Gains(NamedTuple):
+    """How a mini-batch moves a belief: θ + (A e) W and P − Wᵀ W, with W = A H P and innovations e."""
 
-    step: jax.Array  # [n]
-    W: jax.Array  # [B, n]
+    whitening: jax.Array  # A: [B, B], or [B] its diagonal
+    information: jax.Array  # [B, B] C: the precision grows by (C H)ᵀ C H
     variance: jax.Array  # [B] innovation variances
+    share: jax.Array  # [] mean share of an innovation that its own prediction takes over
+    weight: float  # (A e)² times this is the mean of the squared innovations over their variances
+
+    def whiten(self, rows: jax.Array) -> jax.Array:
+        """A times rows [B, ...]."""
+        A = self.whitening
+        return (A * rows.T).T if A.ndim == 1 else A @ rows
 
 
-def averaged_gains(H: jax.Array, HP: jax.Array, innovation: jax.Array, R: float | jax.Array) -> Correction:
+def averaged_gains(G: jax.Array, R: jax.Array) -> Gains:
     """The mean of the samples' own Kalman steps, as Algorithm 2 is written (lines 8 and 9).
 
     It minimises the paper's objective for B = 1 only. The covariance falls by the mean of the
     samples' decrements K S Kᵀ, which keeps it positive definite (their sum would not).
 
     Args:
-      H: [B, n] gradients of the observations, as rows.
-      HP: [B, n] the product with the predicted covariance P + Pᵥ.
-      innovation: [B] y − h(θ, x).
-      R: observation noise Pₙ of each observation.
+      G: [B, B] H P Hᵀ with the predicted covariance P.
+      R: [B] observation noise Pₙ of each observation.
     """
-    variance = jnp.sum(HP * H, axis=1) + R  # Eq. 16
-    batch = innovation.shape[0]
-    step = (innovation / variance / batch) @ HP  # mean of K (y − h), K = P q / variance (Eq. 17)
-    return Correction(step, HP / jnp.sqrt(batch * variance)[:, None], variance)
+    batch = len(R)
+    variance = jnp.diagonal(G) + R  # Eq. 16
+    scale = 1.0 / jnp.sqrt(batch * variance)  # the gain is K = P q / variance (Eq. 17)
+    rest = jnp.eye(batch, dtype=G.dtype) - scale[:, None] * G * scale
+    if batch == 1:
+        rest = (R / variance)[:, None]  # the same without cancellation
+    information = jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(rest), jnp.diag(scale), lower=True)
+    return Gains(scale, information, variance, jnp.mean(jnp.diagonal(G) / variance), 1.0)
 
 
-def joint_update(H: jax.Array, HP: jax.Array, innovation: jax.Array, R: float | jax.Array) -> Correction:
+def joint_update(G: jax.Array, R: jax.Array) -> Gains:
     """The Kalman step of the mini-batch as one vector of observations.
 
     With R = B Pₙ it minimises the objective of Theorems 1 and 2 for any B.
 
     Args:
-      H: [B, n] gradients of the observations, as rows.
-      HP: [B, n] the product with the predicted covariance P + Pᵥ.
-      innovation: [B] y − h(θ, x).
-      R: observation noise of each observation.
+      G: [B, B] H P Hᵀ with the predicted covariance P.
+      R: [B] observation noise of each observation.
     """
-    identity = jnp.eye(innovation.shape[0], dtype=H.dtype)
-    L = jnp.linalg.cholesky(HP @ H.T + R * identity)
+    batch = len(R)
+    L = jnp.linalg.cholesky(G + jnp.diag(R))
     # The explicit inverse of the small factor: with W straight from a triangular solve, XLA
-    # fails to fuse the n × n update below.
-    inverse = jax.scipy.linalg.solve_triangular(L, identity, lower=True)
-    W = inverse @ HP
+    # fails to fuse the n × n update.
+    inverse = jax.scipy.linalg.solve_triangular(L, jnp.eye(batch, dtype=G.dtype), lower=True)
+    share = 1.0 - jnp.sum(inverse**2 * R) / batch
     # The squared pivots are the innovation variances of the samples taken one after the other.
-    return Correction((inverse @ innovation) @ W, W, jnp.diagonal(L) ** 2)
+    return Gains(inverse, jnp.diag(1.0 / jnp.sqrt(R)), jnp.diagonal(L) ** 2, share, 1.0 / batch)
 
 
-# Rows that begin on cache lines make both passes over P a fifth faster.
-_COLUMNS = 16
+# A variance is a difference of numbers of the size of P's entries. Rounding leaves of it what is
+# above this many rounding errors, times √n.
+_ROUNDINGS = 4
 
 
-def _pad(rows: jax.Array) -> jax.Array:
-    """Rows [·, n] with zeros up to a multiple of 16 columns."""
-    return jnp.pad(rows, ((0, 0), (0, -rows.shape[1] % _COLUMNS)))
+def float32_risk(
+    observation_noise: float,
+    process_noise: float,
+    prior_variance: float,
+    updates: int,
+    weights: int,
+    batch_size: int = 1,
+    batching: Batching = "averaged",
+    squared_gradient: float = 10.0,
+) -> bool:
+    """Whether single precision may have to hold the filter back (`Health.floored`) before it is done.
+
+    It does where the variance left along a gradient is lost beside the largest variance of a
+    weight. The first is that of a direction seen at every update, by √B of the B samples; the
+    second that of a weight never seen, which all process noise adds to. Mini-batches of one sample
+    only, copied, can leave less.
+
+    Args:
+      observation_noise: R of each observation.
+      process_noise: Pᵥ, added to every variance before an update.
+      prior_variance: P₀ of each weight.
+      updates: how many there will be.
+      weights: n.
+      batch_size: B.
+      batching: how a mini-batch is taken.
+      squared_gradient: |∇h|², about the number of units that feed the output.
+    """
+    alike = math.sqrt(batch_size)
+    # An update takes v² / (dilution (v + R)) of a variance v, with R as seen along a unit vector.
+    dilution = batch_size / alike if batching == "averaged" else 1.0
+    R = observation_noise / squared_gradient / (1.0 if batching == "averaged" else alike)
+    added = dilution * process_noise
+    steady = (added + math.sqrt(added**2 + 4.0 * added * R)) / 2.0
+    falling = 1.0 / (1.0 / prior_variance + updates / (dilution * R))
+    before = max(falling, min(steady, prior_variance))
+    left = before * (1.0 - before / (dilution * (before + R)))
+    largest = prior_variance + process_noise * updates
+    return left < _ROUNDINGS * math.sqrt(weights) * float(np.finfo(np.float32).eps) * largest
 
 
-def _downdate(P: jax.Array, W: jax.Array, process_noise: float | jax.Array) -> jax.Array:
-    """P + process_noise I − WᵀW in one pass over P, symmetric by construction; both are padded."""
-    # A chain of rank-one terms becomes one fused loop; as a matrix product it would be two passes.
-    n = P.shape[0]
-    for w in W:
-        P = P - w[:n, None] * w[None, :]
-    diagonal = jnp.arange(n)
-    return P.at[diagonal, diagonal].add(process_noise)
+def _evolved(variances: jax.Array, evolution: Evolution) -> jax.Array:
+    """The diagonal of D P D + Q from that of P."""
+    scale, noise = evolution
+    kept = variances if scale is None else variances * scale**2
+    return kept + (jnp.diagonal(noise) if noise.ndim == 2 else noise)
+
+
+def _left(G: jax.Array, gain: Gains) -> jax.Array:
+    """The variance [B] of each observation's prediction after the update."""
+    return jnp.diagonal(G) - jnp.sum(gain.whiten(G) ** 2, axis=0)
+
+
+def _carried(
+    G: jax.Array, gains: Callable[[jax.Array, jax.Array], Gains], magnitudes: jax.Array, H: jax.Array, R: jax.Array
+) -> jax.Array:
+    """R [B], raised where the variance left after the update would be lost in rounding.
+
+    Args:
+      G: [B, B] covariance of the observations' predictions.
+      gains: how the mini-batch is taken.
+      magnitudes: [n] size of the numbers that the new P is computed from, for each weight.
+      H: [B, n] gradients.
+      R: [] observation noise.
+    """
+    precision = np.finfo(H.dtype)
+    variance = jnp.diagonal(G)
+    noise = jnp.full_like(variance, R)
+    size = jnp.maximum(math.sqrt(H.shape[1]) * ((H * H) @ magnitudes), variance)
+    least = _ROUNDINGS * precision.eps * size
+    # Enough even if all observations are the same one, each taken over in full: what is left of a
+    # variance v is v R / (v + R), and this R leaves `least`.
+    copies = 1 if gains is averaged_gains else len(noise)
+    bound = copies * least
+    above = jnp.maximum(variance, bound)
+    enough = bound * above / jnp.maximum(jnp.maximum(above - bound, precision.eps * above), precision.tiny)
+    # A factorisation that failed leaves what is not a number, which is not enough either.
+    lost = ~(_left(G, gains(G, noise)) >= least)
+    return jnp.where(lost, jnp.maximum(noise, enough), noise)
 
 
 def ekf(
-    observation_noise: float = 1e-3,
-    process_noise: float = 0.01,
+    observation_noise: float | Schedule = 1e-3,
+    process_noise: float | np.ndarray | Schedule = 0.01,
     prior_covariance: float | np.ndarray = 1.0,
     batching: Batching = "averaged",
     learning_rate: float = 1.0,
+    covariance: Structure = full,
+    fading: float = 0.0,
+    variance_cap: float | None = None,
+    adapt_noise: float = 0.0,
+    iterations: int = 1,
 ) -> Estimator:
-    """The extended Kalman filter with a full covariance.
+    """The extended Kalman filter.
 
     Args:
-      observation_noise: R, the variance of each observation's noise.
-      process_noise: Pᵥ, added to every variance before an update.
+      observation_noise: R, the variance of each observation's noise; a number or a schedule.
+      process_noise: Pᵥ, added to P before an update: a number or a schedule of numbers, for every
+        variance; a vector, one for each; or a matrix.
       prior_covariance: P₀, a scalar or a vector (its diagonal) or a full matrix.
       batching: `averaged` as the paper's algorithm is written, or `joint`.
       learning_rate: α, multiplies the step of the mean; 1 is the filter.
+      covariance: how P is kept: `full`, `block(*slices)`, `diagonal` or `low_rank(rank)`.
+      fading: η of a fading memory: P becomes P / (1 − η) before an update.
+      variance_cap: no weight's variance grows above it, neither by noise nor by fading.
+      adapt_noise: rate at which R follows the squared residuals; 0 keeps it as given.
+      iterations: linearisations of an update, each at the last one's result, all from the same prior.
     """
-    correct = averaged_gains if batching == "averaged" else joint_update
+    gains = averaged_gains if batching == "averaged" else joint_update
+    if not 0.0 <= fading < 1.0:
+        raise DeeprokError(f"fading is {fading:g}; it must be at least 0 and below 1")
+    if not 0.0 <= adapt_noise <= 1.0:
+        raise DeeprokError(f"adapt_noise is {adapt_noise:g}; it must be between 0 and 1")
+    if iterations < 1:
+        raise DeeprokError(f"iterations is {iterations}; it must be at least 1")
+
+    def structure_of(theta: jax.Array) -> Covariance:
+        return covariance(theta.shape[-1])
+
+    def prior_variances(theta: jax.Array) -> jax.Array:
+        prior = jnp.asarray(prior_covariance, theta.dtype)
+        return jnp.diagonal(prior) if prior.ndim == 2 else jnp.broadcast_to(prior, theta.shape)
 
     def init(theta: jax.Array) -> GaussianBelief:
+        structure = structure_of(theta)
         prior = jnp.asarray(prior_covariance, theta.dtype)
-        n = theta.shape[0]
-        P = prior if prior.ndim == 2 else jnp.diag(jnp.broadcast_to(prior, (n,)))
-        return GaussianBelief(theta=theta, padded=_pad(P))
+        added = jnp.zeros(()) if callable(process_noise) else jnp.asarray(process_noise)
+        if max(prior.ndim, added.ndim) == 2 and not structure.matrices:
+            raise DeeprokError("a matrix of prior or process noise needs a covariance that is full or in blocks")
+        updates = jnp.int32(0)
+        first = observation_noise(updates) if callable(observation_noise) else observation_noise
+        return GaussianBelief(
+            theta=theta,
+            P=structure.init(prior if prior.ndim == 2 else jnp.broadcast_to(prior, theta.shape)),
+            observation_noise=jnp.asarray(first, theta.dtype),
+            updates=updates,
+        )
+
+    def evolution_of(structure: Covariance, belief: GaussianBelief) -> tuple[Evolution, jax.Array]:
+        """What P goes through before an update, and how many variances the cap held back."""
+        dtype = belief.theta.dtype
+        noise = jnp.asarray(process_noise(belief.updates) if callable(process_noise) else process_noise, dtype)
+        growth = jnp.asarray(1.0 / (1.0 - fading), dtype)
+        if variance_cap is None:
+            scale = jnp.broadcast_to(jnp.sqrt(growth), belief.theta.shape) if fading else None
+            return Evolution(scale, noise), jnp.zeros((), dtype)
+        now = structure.variances(belief.P)
+        # Fading first, then what the cap leaves for the noise; both can only stop growth, not reverse it.
+        allowed = jnp.clip(variance_cap / now, 1.0, growth)
+        grown = now * allowed
+        room = jnp.maximum(variance_cap - grown, 0.0)
+        wanted = jnp.diagonal(noise) if noise.ndim == 2 else jnp.broadcast_to(noise, now.shape)
+        capped = jnp.sum((allowed < growth) | (wanted > room))
+        if noise.ndim == 2:
+            shrink = jnp.sqrt(jnp.minimum(1.0, room / jnp.maximum(wanted, np.finfo(dtype).tiny)))
+            noise = shrink[:, None] * shrink[None, :] * noise
+        else:
+            noise = jnp.minimum(wanted, room)
+        return Evolution(jnp.sqrt(allowed) if fading else None, noise), capped.astype(dtype)
 
     def update(
         belief: GaussianBelief, h: Observation, xs: Any, ys: jax.Array, active: jax.Array | bool = True
     ) -> tuple[GaussianBelief, Fit]:
-        # An inactive filter corrects nothing and adds no noise. P is never copied, so the choice is
-        # made on what is added to it, not on P.
         active = jnp.asarray(active)
-        values, H = jax.vmap(jax.value_and_grad(h), (None, 0))(belief.theta, xs)
-        innovation = ys - values
-        HP = H @ belief.padded + process_noise * _pad(H)
-        correction = correct(_pad(H), HP, innovation, observation_noise)
-        step = learning_rate * correction.step[: belief.theta.shape[0]]
-        noise = jnp.asarray(process_noise, step.dtype)
+        structure = structure_of(belief.theta)
+        evolution, capped = evolution_of(structure, belief)
+        if callable(observation_noise) and not adapt_noise:
+            R = jnp.asarray(observation_noise(belief.updates), belief.theta.dtype)
+        else:
+            R = belief.observation_noise
+        magnitudes = _evolved(structure.magnitudes(belief.P, prior_variances(belief.theta)), evolution)
+        step = jnp.zeros_like(belief.theta)
+        for iteration in range(iterations):
+            values, H = jax.vmap(jax.value_and_grad(h), (None, 0))(belief.theta + step, xs)
+            # Seen from the prior's mean, not from where the linearisation is.
+            innovation = ys - values + (H @ step if iteration else 0.0)
+            HP = structure.project(belief.P, evolution, H)
+            G = HP @ H.T
+            noise = _carried(G, gains, magnitudes, H, R)
+            gain = gains(G, noise)
+            W = gain.whiten(HP)
+            white = gain.whiten(innovation)
+            step = white @ W
+            if iteration == 0:
+                found = innovation
         moved = GaussianBelief(
-            theta=belief.theta + jnp.where(active, step, 0.0),
-            padded=_downdate(belief.padded, jnp.where(active, correction.W, 0.0), jnp.where(active, noise, 0.0)),
+            theta=belief.theta + jnp.where(active, learning_rate * step, 0.0),
+            P=structure.correct(belief.P, evolution, Correction(H, HP, W, gain.information, active)),
+            observation_noise=belief.observation_noise,
+            updates=belief.updates + active,
         )
-        variance = jnp.where(active, jnp.min(correction.variance), jnp.inf)
-        return moved, Fit(0.5 * jnp.mean(innovation**2), variance)
+        if adapt_noise:
+            # Residuals are smaller than the noise by what the update explained of it.
+            seen = jnp.mean((innovation - H @ step) ** 2 + _left(G, gain))
+            estimated = (1.0 - adapt_noise) * R + adapt_noise * seen
+            moved = _with_noise(moved, jnp.where(active, estimated, belief.observation_noise))
+        health = Health(
+            variance=jnp.where(active, jnp.min(gain.variance), jnp.inf),
+            consistency=gain.weight * jnp.sum(white**2),
+            gain=gain.share,
+            capped=capped,
+            floored=jnp.sum(noise > R).astype(R.dtype),
+        )
+        return moved, Fit(0.5 * jnp.mean(found**2), health)
 
     def sample(belief: GaussianBelief, key: jax.Array) -> jax.Array:
-        noise = jax.random.normal(key, belief.theta.shape, belief.theta.dtype)
-        return belief.theta + jnp.linalg.cholesky(belief.P) @ noise
+        return belief.theta + structure_of(belief.theta).deviate(belief.P, key)
 
-    return Estimator(init, update, lambda b: b.theta, sample, posterior=True)
+    def spread(belief: GaussianBelief, H: jax.Array) -> jax.Array:
+        return jnp.maximum(jnp.sum(structure_of(belief.theta).times(belief.P, H) * H, axis=1), 0.0)
+
+    posterior = Posterior(
+        sample=sample,
+        spread=spread,
+        variances=lambda belief: structure_of(belief.theta).variances(belief.P),
+        covariance=lambda belief: structure_of(belief.theta).dense(belief.P),
+        definite=lambda belief: structure_of(belief.theta).definite(belief.P),
+    )
+    return Estimator(init, update, lambda belief: belief.theta, posterior)
+
+
+def _with_noise(belief: GaussianBelief, noise: jax.Array) -> GaussianBelief:
+    return GaussianBelief(theta=belief.theta, P=belief.P, observation_noise=noise, updates=belief.updates)

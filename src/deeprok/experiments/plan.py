@@ -33,6 +33,7 @@ class Row:
     changes: Mapping[str, Any] = field(default_factory=dict)
     policy: PolicyKind = "mean"
     runs: str = ""  # study/row whose runs it uses, if they are not its own
+    prior: str = ""  # study/row whose last beliefs its runs begin with
 
     def config(self, seed: int) -> Config:
         """The settings of one of its runs."""
@@ -151,6 +152,111 @@ def best(seeds: int, episodes: int) -> Study:
         Row(name, name, changes=changes, runs="" if changes else f"tuned/{name}") for name, changes in _BEST.items()
     ]
     return Study("best", rows, range(seeds), Exam(max(1, episodes // 5), curve=max(1, episodes // 25)))
+
+
+#: Structures of the covariance, each with the observation noise, of three, that had the highest
+#: mean success on the tuning seeds.
+STRUCTURES: dict[str, float] = {"full": 0.12, "layer": 0.4, "neuron": 0.04, "diagonal": 0.04, "low_rank": 0.4}
+
+
+def structures(seeds: int, episodes: int) -> Study:
+    """Deep-RoK with each structure of the covariance."""
+    rows = [
+        Row(name, "deep_rok", changes={"covariance": name, "observation_noise": noise})
+        for name, noise in STRUCTURES.items()
+    ]
+    return Study("structures", rows, range(min(seeds, FEWER_SEEDS)), _kalman_exam(episodes))
+
+
+def structure_tuning(episodes: int) -> Study:
+    """Three observation noises for each structure."""
+    rows = [
+        Row(label("deep_rok", changes), "deep_rok", changes=changes)
+        for name in STRUCTURES
+        for noise in (0.4, 0.12, 0.04)
+        for changes in ({"covariance": name, "observation_noise": noise},)
+    ]
+    return Study("structure_tuning", rows, TUNING_SEEDS, Exam(max(1, episodes // 10)))
+
+
+#: What multiplies the posterior's deviation in Cart-Pole, the best of those tried on the tuning seeds.
+SCALES = {"thompson": 3.0, "ucb": 30.0}
+
+
+def exploration(seeds: int, episodes: int) -> Study:
+    """Deep-RoK exploring by chance, by draws from its posterior, and by its upper confidence bound."""
+    full = {"covariance": "full", "observation_noise": STRUCTURES["full"]}
+    rows = [Row("epsilon", "deep_rok", changes=full, runs="structures/full")]
+    rows += [Row(name, "deep_rok", changes={"explore": name, "explore_scale": scale}) for name, scale in SCALES.items()]
+    return Study("exploration", rows, range(seeds), _kalman_exam(episodes))
+
+
+def confidence(seeds: int, episodes: int) -> Study:
+    """The worst of 20 models from the start, and approached: with time, or as the posterior's spread falls."""
+    hard: dict[str, Any] = {"robust_level": 0.05}  # of 20 models the worst one
+    rows = [
+        Row("worst from the start", "deep_rok", changes=hard),
+        Row("worst with time", "deep_rok", changes={**hard, "confidence": "time", "level_steps": 15_000}),
+        Row("worst with spread", "deep_rok", changes={**hard, "confidence": "spread"}),
+    ]
+    return Study("confidence", rows, range(min(seeds, FEWER_SEEDS)), _kalman_exam(episodes))
+
+
+DEPTHS = (10, 15, 20)
+#: Chosen on the tuning seeds at the depth of 20: what the treasure's labels miss by, and the prior's width.
+_DIVER: dict[str, Any] = {
+    "world": "deep_sea",
+    "covariance": "diagonal",
+    "observation_noise": 0.001,
+    "prior_covariance": 0.1,
+    "process_noise": 1e-6,
+}
+
+
+def deep_sea(seeds: int) -> Study:
+    """A treasure that chance does not find, for each way to explore and each depth."""
+    scales = {"epsilon": 1.0, "thompson": 1.0, "ucb": 3.0}
+    rows = [
+        Row(f"{name} {depth}", "ekf_dqn", changes={**_DIVER, "horizon": depth, "explore": name, "explore_scale": scale})
+        for depth in DEPTHS
+        for name, scale in scales.items()
+    ]
+    return Study("deep_sea", rows, range(seeds), Exam(0))
+
+
+def ferry(seeds: int) -> Study:
+    """Deep-RoK on a world whose robust Q* is known."""
+    changes: dict[str, Any] = {
+        "world": "ferry",
+        "fixed_models": "current=0; current=1; current=2",
+        "robust_set": "minimum",
+        "acting": "member",
+        "observation_noise": 0.01,
+        "prior_covariance": 0.1,
+        "process_noise": 1e-7,
+    }
+    rows = [Row(name, "deep_rok", changes={**changes, "covariance": name}) for name in ("full", "diagonal")]
+    return Study("ferry", rows, range(min(seeds, FEWER_SEEDS)), Exam(0))
+
+
+def nominal_filter(seeds: int, episodes: int) -> Study:
+    """EKF-DQN, whose Q can be compared with what its policy earns."""
+    return Study("nominal", [Row("ekf_dqn", "ekf_dqn")], range(min(seeds, FEWER_SEEDS)), Exam(max(1, episodes // 10)))
+
+
+def warm_start(seeds: int, episodes: int) -> Study:
+    """A few episodes where gravity is half as strong again, from nothing and from a posterior."""
+    changed: dict[str, Any] = {"nominal": "gravity=14.7", "episodes": 40, "epsilon_start": 0.1}
+    rows = [
+        Row("afresh", "deep_rok", changes=changed | {"epsilon_start": 1.0, "epsilon_steps": 3000}),
+        Row("from a posterior", "deep_rok", changes=changed, prior="structures/full"),
+    ]
+    exam = Exam(max(1, episodes // 10), beyond=max(1, episodes // 10))
+    return Study("warm_start", rows, range(min(seeds, FEWER_SEEDS)), exam)
+
+
+def _kalman_exam(episodes: int) -> Exam:
+    return Exam(max(1, episodes // 5), beyond=max(1, episodes // 25), curve=max(1, episodes // 25))
 
 
 def label(algorithm: str, changes: Mapping[str, Any]) -> str:

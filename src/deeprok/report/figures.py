@@ -124,9 +124,9 @@ def learning_curves(agents: Mapping[str, Mapping[str, Any]], ceiling: float) -> 
 
     figure = Figure(figsize=(6.4, 3.8), layout="constrained")
     panel = figure.subplots()
-    for name, summary in agents.items():
+    for i, (name, summary) in enumerate(agents.items()):
         curve = summary["curve"]
-        colour, line, marker = _STYLES[name]
+        colour, line, marker = _STYLES.get(name, list(_STYLES.values())[-1 - i % len(_STYLES)])
         panel.fill_between(curve["episodes"], curve["low"], curve["high"], color=colour, alpha=0.15, linewidth=0)
         panel.plot(
             curve["episodes"],
@@ -136,7 +136,7 @@ def learning_curves(agents: Mapping[str, Mapping[str, Any]], ceiling: float) -> 
             marker=marker,
             markersize=3.5,
             linewidth=1.4,
-            label=NAMES[name],
+            label=NAMES.get(name, name),
         )
     panel.axhline(ceiling, color="grey", linewidth=1)
     panel.annotate("ceiling", (0, ceiling), xytext=(2, 3), textcoords="offset points", fontsize=8, color="dimgrey")
@@ -211,6 +211,73 @@ def of_results(found: Mapping[str, Any]) -> dict[str, Figure]:
     drawn["square"] = square(squares(found), ceiling["iqm_success"])
     if "fastest" in found["studies"]:
         drawn["learning-fastest"] = learning_curves(found["studies"]["fastest"], ceiling["iqm_return"])
+    return drawn
+
+
+def coverage_plot(calibrations: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """What intervals claim to hold against what they hold, as they come and with a fitted temperature.
+
+    Args:
+      calibrations: title -> calibration, as `kalman.json` has it; a panel each.
+    """
+    figure, panels = _panels(len(calibrations))
+    for panel, (title, found) in zip(panels, calibrations.items(), strict=True):
+        claimed = 100 * np.array(found["levels"])
+        panel.plot([40, 100], [40, 100], color="grey", linewidth=1)
+        panel.plot(claimed, 100 * np.array(found["coverage"]), color=_ORANGE, marker="s", label="as it comes")
+        if found["calibrated"]:
+            scaled = 100 * np.array(found["calibrated"])
+            panel.plot(claimed, scaled, color=_BLUE, marker="o", linestyle="--", label="temperature of other seeds")
+        panel.set_title(title, fontsize=10)
+        panel.set_xlabel("interval claims to hold, in %")
+        panel.set_xticks(claimed)
+        panel.set_ylim(0, 102)
+    panels[0].set_ylabel("truths it holds, in %")
+    panels[0].legend(loc="lower right", frameon=False, fontsize=8)
+    return figure
+
+
+def dives(found: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """When each seed found the treasure first, for each depth and way to explore; never is on the top line.
+
+    Args:
+      found: depth -> way -> `first` of each seed, as `kalman.json` has it.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    panel = figure.subplots()
+    ways = list(next(iter(found.values())))
+    for k, way in enumerate(ways):
+        colour, _, marker = list(_STYLES.values())[(1, 5, 3)[k % 3]]
+        for i, rows in enumerate(found.values()):
+            never = rows[way]["episodes"] * 1.6
+            first = np.array([never if x is None else x for x in rows[way]["first"]], float)
+            place = i + 0.27 * (k - 1) + np.linspace(-0.09, 0.09, len(first))
+            label = ways[k] if i == 0 else None
+            panel.scatter(place, first, s=14, color=colour, marker=marker, alpha=0.7, linewidth=0, label=label)
+    panel.set_yscale("log")
+    panel.axhline(never, color="grey", linewidth=0.8, linestyle=":", zorder=0)
+    panel.annotate("never", (-0.45, never), xytext=(0, 3), textcoords="offset points", fontsize=8, color="dimgrey")
+    panel.set_ylim(0.7, never * 1.6)
+    panel.set_xticks(range(len(found)), [f"depth {depth}" for depth in found])
+    panel.set_xlim(-0.5, len(found) - 0.5)
+    panel.set_ylabel("episode of the first treasure")
+    figure.legend(loc="outside upper center", ncols=len(ways), frameon=False, fontsize=8)
+    return figure
+
+
+def of_filters(found: Mapping[str, Any]) -> dict[str, Figure]:
+    """The figures of `kalman.json`, by name."""
+    ceiling = found["ceiling"]["iqm_return"]
+    titles = {"ekf_dqn": "EKF-DQN on Cart-Pole", "ferry full": "Deep-RoK, ferry, full P"}
+    titles |= {"ferry diagonal": "Deep-RoK, ferry, diagonal P"}
+    learned = [name for name in ("structures", "exploration", "confidence") if name in found["tables"]]
+    drawn = {name: learning_curves(found["tables"][name], ceiling) for name in learned}
+    drawn["calibration"] = coverage_plot(
+        {title: found["calibration"][name] for name, title in titles.items() if name in found["calibration"]}
+    )
+    drawn["deep-sea"] = dives(found["deep_sea"])
     return drawn
 
 

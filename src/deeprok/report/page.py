@@ -69,12 +69,14 @@ def _interval(ends: Sequence[float] | None, factor: float = 1.0, form: str = ".1
     return f"{factor * ends[0]:{form}} – {factor * ends[1]:{form}}" if ends else "–"
 
 
-def _with_interval(found: Mapping[str, Any], factor: float = 1.0, form: str = ".1f") -> str:
+def with_interval(found: Mapping[str, Any], factor: float = 1.0, form: str = ".1f") -> str:
+    """A number with its interval in brackets."""
     value = f"{factor * found['value']:{form}}"
     return f"{value} ({_interval(found['ci'], factor, form)})" if found["ci"] else value
 
 
-def _markdown(lines: Lines) -> str:
+def markdown(lines: Lines) -> str:
+    """A table: a header and its lines."""
     header, *rest = lines
     rule = ["---"] + ["---:"] * (len(header) - 1)
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *rest)) + "\n"
@@ -149,7 +151,7 @@ def _agents(found: Mapping[str, Any], preset: str, agents: Mapping[str, Any]) ->
     return "\n".join(
         [
             f"## {title}: preset `{preset}`\n",
-            _markdown(main_table(rows)),
+            markdown(main_table(rows)),
             _figure(f"success-{preset}", f"Success over pole length × cart mass, preset {preset}"),
             _figure(f"returns-{preset}", f"Return against pole length at a cart mass of 1.5 kg, preset {preset}"),
             _figure(f"learning-{preset}", f"Return over the grid while learning, preset {preset}"),
@@ -176,7 +178,7 @@ The paper's argument in four corners: `dqn`, `rtd_dqn`, `ekf_dqn` and `deep_rok`
 alone. All take the plain maximum and act on the same models while they train: sampled ones with preset `tuned`, the
 nominal one with `paper`. Success in %, interquartile mean and 95 % interval:
 
-{_markdown([header, *lines])}{chosen}
+{markdown([header, *lines])}{chosen}
 {_figure("square", "Success by label and estimator")}"""
 
 
@@ -186,13 +188,13 @@ def _speed(found: Mapping[str, Any]) -> str:
     for name, table in tables.items():
         if table:
             title = {"fastest": "each at its own fastest settings"}.get(name, f"preset `{name}`")
-            ratio = _with_interval(found["speed"][name], form=".2f")
+            ratio = with_interval(found["speed"][name], form=".2f")
             lines.append([title, _time(table["deep_rok"]), _time(table["rtd_dqn"]), ratio])
     text = f"""## How fast they learn
 
 Episodes to 95 % of the ceiling's return, and their ratio:
 
-{_markdown(lines)}"""
+{markdown(lines)}"""
     if fastest := tables["fastest"]:
         settings = [["", "settings that differ from `tuned`", "success %", "episodes to 95 %"]]
         for name, row in fastest.items():
@@ -201,7 +203,7 @@ Episodes to 95 % of the ceiling's return, and their ratio:
         text += f"""
 Each at the settings with which it was fastest in the [tuning](#how-it-was-tuned):
 
-{_markdown(settings)}
+{markdown(settings)}
 {_figure("learning-fastest", "Return over the grid while learning, each agent at its fastest settings")}"""
     return text
 
@@ -218,7 +220,7 @@ Success in %, interquartile mean over seeds, of the agents of preset `{found["pr
 was trained or tuned on; unless said otherwise on the grid above. The regulator knows each cell's parameters, the pole's
 mass and gravity included, but nothing of noise and delay.
 
-{_markdown(lines)}"""
+{markdown(lines)}"""
 
 
 def _improvement(found: Mapping[str, Any]) -> str:
@@ -226,7 +228,7 @@ def _improvement(found: Mapping[str, Any]) -> str:
     lines = [["", *(NAMES.get(name, name) for name in names)]]
     for first in names:
         cells = [
-            "" if first == second else _with_interval(found["improvement"][first][second], form=".2f")
+            "" if first == second else with_interval(found["improvement"][first][second], form=".2f")
             for second in names
         ]
         lines.append([NAMES.get(first, first), *cells])
@@ -235,7 +237,7 @@ def _improvement(found: Mapping[str, Any]) -> str:
 How likely a seed of the agent in the row has a higher success over the grid than one of the agent in the column, and
 its 95 % interval; preset `{found["preset"]}`.
 
-{_markdown(lines)}"""
+{markdown(lines)}"""
 
 
 def _ablation(table: Mapping[str, Any]) -> str:
@@ -255,7 +257,7 @@ def _ablation(table: Mapping[str, Any]) -> str:
 Each choice that the paper leaves open is changed alone, from preset `paper`. Success in % and its 95 % interval;
 {seeds} seeds a row. An empty cell is the preset's own value, or a choice that the agent does not have.
 
-{_markdown(lines)}"""
+{markdown(lines)}"""
 
 
 def _cell(row: Mapping[str, Any]) -> str:
@@ -286,7 +288,7 @@ otherwise. Everything else is as in preset `tuned`. Seeds {seeds[0]} to {seeds[-
 this page. The last schedule was added, for all corners alike, once the first four had been seen; the preset `tuned`
 itself is older, and was chosen on seeds 1000 to 1007 with fewer trials. Means over these seeds:
 
-{_markdown(lines)}"""
+{markdown(lines)}"""
 
 
 def _value(value: Any) -> str:
@@ -304,4 +306,4 @@ def _settings(found: Mapping[str, Any]) -> str:
                 [f"{study}: {NAMES.get(n, n)}", f"`{r['algorithm']}`", r["preset"], f"`{r['settings']}`"]
                 for n, r in table.items()
             ]
-    return f"## Settings\n\n{_markdown(lines)}"
+    return f"## Settings\n\n{markdown(lines)}"

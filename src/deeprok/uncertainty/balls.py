@@ -30,11 +30,11 @@ class AmbiguitySet(NamedTuple):
 
     Attributes:
       worst_case: `(p, values, level) -> WorstCase`, with `p` and `values` of shape [M].
-      check_level: raises unless the level is one the family can take.
+      check_level: `(level, field="robust_level")` raises unless the level is one the family can take.
     """
 
     worst_case: Callable[[jax.Array, jax.Array, float | jax.Array], WorstCase]
-    check_level: Callable[[float], None]
+    check_level: Callable[..., None]
 
 
 def minimum(p: jax.Array, values: jax.Array, level: float | jax.Array = 0.0) -> WorstCase:
@@ -70,13 +70,13 @@ def _mass_before(p: jax.Array, values: jax.Array) -> jax.Array:
     return jnp.zeros_like(p).at[order].set(jnp.cumsum(mass) - mass)
 
 
-def _any_level(level: float) -> None:
-    del level
+def _any_level(level: float, field: str = "robust_level") -> None:
+    del level, field
 
 
-def _fraction(level: float) -> None:
+def _fraction(level: float, field: str = "robust_level") -> None:
     if not 0.0 < level <= 1.0:
-        raise DeeprokError(f"robust_level is {level:g}; for the set cvar it is a fraction above 0 and at most 1")
+        raise DeeprokError(f"{field} is {level:g}; for the set cvar it is a fraction above 0 and at most 1")
 
 
 SETS: dict[str, AmbiguitySet] = {

@@ -107,11 +107,6 @@ def parse_box(text: str, params: Any, origin: str = "box") -> dict[str, tuple[fl
     return box
 
 
-def format_box(box: Box) -> str:
-    """The text that `parse_box` reads as this box."""
-    return ",".join(f"{name}={low:g}:{high:g}" for name, (low, high) in box.items())
-
-
 def parse_grid(text: str, params: Any, origin: str = "grid") -> dict[str, np.ndarray]:
     """Reads `name=low:high:count,…` or `name=value`, each name a quantity of `params`."""
     return {name: _axis(name, numbers, origin) for name, numbers in _items(text, params, origin, counted=True)}

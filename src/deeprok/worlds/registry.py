@@ -4,5 +4,7 @@ from collections.abc import Callable
 
 from deeprok.worlds.base import World
 from deeprok.worlds.cartpole import cartpole
+from deeprok.worlds.deep_sea import deep_sea
+from deeprok.worlds.ferry import ferry
 
-WORLDS: dict[str, Callable[..., World]] = {"cartpole": cartpole}
+WORLDS: dict[str, Callable[..., World]] = {"cartpole": cartpole, "deep_sea": deep_sea, "ferry": ferry}

@@ -1,0 +1,395 @@
+"""How the covariance P of a belief is kept: whole, in blocks, as a diagonal, or as a diagonal and a few directions.
+
+Every structure answers the same questions, so that the filter need not know which it has.
+
+G. V. Puskorius and L. A. Feldkamp, "Neurocontrol of nonlinear dynamical systems with Kalman filter
+trained recurrent networks", IEEE Transactions on Neural Networks, 1994: the decoupled filter.
+P. G. Chang et al., "Low-rank extended Kalman filtering for online learning of neural networks from
+streaming data", CoLLAs 2023: precision as a diagonal and a few directions.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from deeprok.errors import DeeprokError
+from deeprok.types import record, select
+
+
+class Evolution(NamedTuple):
+    """What happens to P before an update: it becomes D P D + Q."""
+
+    scale: jax.Array | None  # [n] the diagonal of D; None leaves P as it is
+    noise: jax.Array  # Q: [] or [n] its diagonal, or [n, n]
+
+
+class Correction(NamedTuple):
+    """What a mini-batch tells: it leaves P − Wᵀ W with W = A H P, which has the precision P⁻¹ + (C H)ᵀ C H."""
+
+    H: jax.Array  # [B, n] gradients of the observations, as rows
+    HP: jax.Array  # [B, n] their product with the predicted covariance
+    W: jax.Array  # [B, n]
+    information: jax.Array  # [B, B] C
+    active: jax.Array  # [] bool; where it is false nothing changes, bit for bit
+
+
+class Covariance(NamedTuple):
+    """A structure for P, whose record the functions below take and give.
+
+    Attributes:
+      init: `prior -> P`, from variances [n], or a matrix [n, n] where `matrices` is true.
+      project: `(P, evolution, H) -> H (D P D + Q)`, rows [B, n].
+      correct: `(P, evolution, correction) -> P`, evolved and corrected.
+      times: `(P, H) -> H P`, rows [B, n].
+      variances: `P -> [n]`, its diagonal.
+      magnitudes: `(P, prior) -> [n]`, the size of the numbers whose rounding errors P carries, given
+        the variances it began with; at least the variances.
+      deviate: `(P, key) -> [n]`, a draw from N(0, P).
+      definite: `P -> []`, whether P is finite and positive definite.
+      dense: `P -> [n, n]`.
+      matrices: whether a prior or a process noise may be a matrix.
+    """
+
+    init: Callable[[jax.Array], Any]
+    project: Callable[[Any, Evolution, jax.Array], jax.Array]
+    correct: Callable[[Any, Evolution, Correction], Any]
+    times: Callable[[Any, jax.Array], jax.Array]
+    variances: Callable[[Any], jax.Array]
+    magnitudes: Callable[[Any, jax.Array], jax.Array]
+    deviate: Callable[[Any, jax.Array], jax.Array]
+    definite: Callable[[Any], jax.Array]
+    dense: Callable[[Any], jax.Array]
+    matrices: bool
+
+
+#: A structure for any number n of weights.
+Structure = Callable[[int], Covariance]
+
+
+def _evolve_rows(times: Callable[[jax.Array], jax.Array], evolution: Evolution, H: jax.Array) -> jax.Array:
+    """H (D P D + Q) from `times`, the product with P."""
+    scale, noise = evolution
+    kept = times(H) if scale is None else times(H * scale) * scale
+    return kept + (H @ noise if noise.ndim == 2 else H * noise)
+
+
+# Blocks
+
+
+@record
+class Blocks:
+    """A block-diagonal P; blocks of equal size lie together."""
+
+    groups: tuple[jax.Array, ...]  # [blocks, size, width], rows padded with zeros
+
+
+# Rows that begin on cache lines make both passes over a large P a fifth faster.
+_COLUMNS = 16
+_LARGE = 64
+#: Up to so many rank-one terms become one fused loop over P; more are a matrix product.
+_CHAIN = 32
+
+
+def _batched(part: jax.Array, group: jax.Array) -> jax.Array:
+    """Rows [B, blocks, size] times blocks [blocks, size, width]."""
+    if len(group) == 1:  # a plain product is faster than a batch of one
+        return (part[:, 0] @ group[0])[:, None]
+    return jnp.einsum("bki,kij->bkj", part, group)
+
+
+def _width(size: int) -> int:
+    return size if size < _LARGE else size + -size % _COLUMNS
+
+
+def block(*partition: slice) -> Structure:
+    """The decoupled filter: weights of different blocks are taken as independent.
+
+    All blocks share one innovation covariance.
+
+    Args:
+      partition: slices of θ that together hold each weight once; steps are allowed.
+    """
+    return lambda n: _blocks(n, partition)
+
+
+def _blocks(n: int, partition: Sequence[slice]) -> Covariance:
+    places = np.arange(n)
+    members = [places[s] for s in partition]  # views, so that many blocks take no more memory than few
+    order = np.concatenate([np.zeros(0, int), *members])
+    if not np.array_equal(np.sort(order), np.arange(n)):
+        raise DeeprokError(
+            f"the partition has {len(partition)} slices with {len(order)} weights in all; "
+            f"it must hold each of the {n} weights once"
+        )
+    ordered = np.array_equal(order, np.arange(n))
+    inverse = np.argsort(order)
+    # Successive blocks of one size: (first place, blocks, size).
+    runs: list[tuple[int, int, int]] = []
+    for size, same in itertools.groupby(len(m) for m in members):
+        first = runs[-1][0] + runs[-1][1] * runs[-1][2] if runs else 0
+        runs.append((first, len(list(same)), size))
+
+    def cut(rows: jax.Array) -> list[jax.Array]:
+        """Rows [..., n] as [..., blocks, size] for each group."""
+        rows = rows if ordered else rows[..., order]
+        return [rows[..., a : a + k * s].reshape(*rows.shape[:-1], k, s) for a, k, s in runs]
+
+    def join(parts: Sequence[jax.Array]) -> jax.Array:
+        rows = jnp.concatenate([part.reshape(*part.shape[:-2], -1) for part in parts], axis=-1)
+        return rows if ordered else rows[..., inverse]
+
+    def pad(part: jax.Array) -> jax.Array:
+        size = part.shape[-1]
+        return jnp.pad(part, [(0, 0)] * (part.ndim - 1) + [(0, _width(size) - size)])
+
+    def init(prior: jax.Array) -> Blocks:
+        if prior.ndim == 1:
+            return Blocks(groups=tuple(pad(part[..., None] * jnp.eye(part.shape[-1])) for part in cut(prior)))
+        rows = prior if ordered else prior[order][:, order]
+        return Blocks(
+            groups=tuple(
+                pad(jnp.stack([rows[i : i + s, i : i + s] for i in range(a, a + k * s, s)])) for a, k, s in runs
+            )
+        )
+
+    def times(P: Blocks, H: jax.Array) -> jax.Array:
+        return join(
+            [_batched(part, group)[..., : part.shape[-1]] for part, group in zip(cut(H), P.groups, strict=True)]
+        )
+
+    def matrix_blocks(noise: jax.Array) -> tuple[jax.Array, ...]:
+        return init(noise).groups
+
+    def project(P: Blocks, evolution: Evolution, H: jax.Array) -> jax.Array:
+        scale, noise = evolution
+        if noise.ndim < 2:
+            return _evolve_rows(lambda rows: times(P, rows), evolution, H)
+        kept = times(P, H) if scale is None else times(P, H * scale) * scale
+        return kept + times(Blocks(groups=matrix_blocks(noise)), H)
+
+    def correct(P: Blocks, evolution: Evolution, correction: Correction) -> Blocks:
+        # P is never copied, so the choice whether to change is made on what changes it.
+        active = correction.active
+        W = jnp.where(active, correction.W, 0.0)
+        noise = jnp.where(active, evolution.noise, 0.0)
+        scales = None if evolution.scale is None else cut(jnp.where(active, evolution.scale, 1.0))
+        added = matrix_blocks(noise) if noise.ndim == 2 else None
+        spread = cut(jnp.broadcast_to(jnp.diagonal(noise) if noise.ndim == 2 else noise, W.shape[1:]))
+        groups = []
+        for i, (group, part) in enumerate(zip(P.groups, cut(W), strict=True)):
+            size, wide = part.shape[-1], pad(part)
+            if scales is not None:
+                both = scales[i][:, :, None] * pad(scales[i])[:, None, :]
+                group = group * both  # the product of the two first, or P would not stay symmetric
+            diagonal = jnp.arange(size)
+            # The errors of rounding add up, also along directions that are not observed again. So a
+            # variance that falls gets at least one of them back, as noise of that size would give.
+            rounding = np.finfo(group.dtype).eps * group[:, diagonal, diagonal]
+            least = jnp.minimum(jnp.sum(part**2, axis=0), rounding)
+            if len(part) <= _CHAIN:
+                # A chain of rank-one terms becomes one fused loop; as a matrix product it would be two passes.
+                for w, w_wide in zip(part, wide, strict=True):
+                    group = group - w[:, :, None] * w_wide[:, None, :]
+            else:
+                group = group - jnp.einsum("bki,bkj->kij", part, wide)
+            given = jnp.maximum(spread[i], least)
+            if added is not None:
+                group, given = group + added[i], given - spread[i]
+            groups.append(group.at[:, diagonal, diagonal].add(given))
+        return Blocks(groups=tuple(groups))
+
+    def squares(P: Blocks) -> list[jax.Array]:
+        return [group[..., : group.shape[-2]] for group in P.groups]
+
+    def variances(P: Blocks) -> jax.Array:
+        return join([jnp.diagonal(group, axis1=-2, axis2=-1) for group in squares(P)])
+
+    def magnitudes(P: Blocks, prior: jax.Array) -> jax.Array:
+        # What is left of a large number by subtraction keeps its absolute error.
+        return jnp.maximum(variances(P), prior)
+
+    def deviate(P: Blocks, key: jax.Array) -> jax.Array:
+        noise = cut(jax.random.normal(key, (n,), P.groups[0].dtype))
+        return join(
+            [
+                jnp.einsum("kij,kj->ki", jnp.linalg.cholesky(group), part)
+                for group, part in zip(squares(P), noise, strict=True)
+            ]
+        )
+
+    def definite(P: Blocks) -> jax.Array:
+        # Of a matrix that is not positive definite the factor is not a number.
+        return jnp.all(jnp.array([jnp.all(jnp.isfinite(jnp.linalg.cholesky(group))) for group in squares(P)]))
+
+    def dense(P: Blocks) -> jax.Array:
+        rows = [jax.scipy.linalg.block_diag(*group) for group in squares(P)]
+        whole = jax.scipy.linalg.block_diag(*rows)
+        return whole if ordered else whole[inverse][:, inverse]
+
+    return Covariance(init, project, correct, times, variances, magnitudes, deviate, definite, dense, matrices=True)
+
+
+def full(n: int) -> Covariance:
+    """All of P: one block of n weights."""
+    return block(slice(0, n))(n)
+
+
+# The diagonal
+
+
+@record
+class Diagonal:
+    """A diagonal P."""
+
+    variances: jax.Array  # [n]
+
+
+def diagonal(n: int) -> Covariance:
+    """Every weight on its own: n blocks of one."""
+    del n
+
+    def init(prior: jax.Array) -> Diagonal:
+        return Diagonal(variances=prior)
+
+    def times(P: Diagonal, H: jax.Array) -> jax.Array:
+        return H * P.variances
+
+    def project(P: Diagonal, evolution: Evolution, H: jax.Array) -> jax.Array:
+        return _evolve_rows(lambda rows: times(P, rows), evolution, H)
+
+    def correct(P: Diagonal, evolution: Evolution, correction: Correction) -> Diagonal:
+        kept = P.variances if evolution.scale is None else P.variances * evolution.scale**2
+        new = kept + evolution.noise - jnp.sum(correction.W**2, axis=0)
+        return Diagonal(variances=jnp.where(correction.active, new, P.variances))
+
+    def deviate(P: Diagonal, key: jax.Array) -> jax.Array:
+        return jnp.sqrt(P.variances) * jax.random.normal(key, P.variances.shape, P.variances.dtype)
+
+    def definite(P: Diagonal) -> jax.Array:
+        return jnp.all(jnp.isfinite(P.variances) & (P.variances > 0))
+
+    def variances(P: Diagonal) -> jax.Array:
+        return P.variances
+
+    def magnitudes(P: Diagonal, prior: jax.Array) -> jax.Array:
+        return P.variances  # each is multiplied by a share at every update: no error stays behind
+
+    def dense(P: Diagonal) -> jax.Array:
+        return jnp.diag(P.variances)
+
+    return Covariance(init, project, correct, times, variances, magnitudes, deviate, definite, dense, matrices=False)
+
+
+# A diagonal and a few directions
+
+
+@record
+class LowRank:
+    """P⁻¹ = diag(precision) + Fᵀ F."""
+
+    precision: jax.Array  # [n]
+    factor: jax.Array  # [rank, n] F
+
+
+def low_rank(rank: int = 10) -> Structure:
+    """A diagonal and `rank` directions of precision; memory and time grow linearly with n.
+
+    An update adds B directions of information. Of all rank + B the strongest `rank` are kept; of
+    the others the diagonal is. With rank ≥ n nothing is lost.
+
+    Args:
+      rank: directions kept.
+    """
+    if rank < 1:
+        raise DeeprokError(f"rank is {rank}; it must be at least 1")
+    return lambda n: _low_rank(rank)
+
+
+def _low_rank(rank: int) -> Covariance:
+    def init(prior: jax.Array) -> LowRank:
+        return LowRank(precision=1.0 / prior, factor=jnp.zeros((rank, prior.shape[0]), prior.dtype))
+
+    def inner(P: LowRank) -> jax.Array:
+        """The Cholesky factor of I + F diag(precision)⁻¹ Fᵀ."""
+        return jnp.linalg.cholesky(_gram(P.factor, 1.0 / P.precision, P.factor) + jnp.eye(rank, dtype=P.factor.dtype))
+
+    def times(P: LowRank, H: jax.Array) -> jax.Array:
+        weights = 1.0 / P.precision
+        known = jax.scipy.linalg.cho_solve((inner(P), True), _gram(P.factor, weights, H))  # [rank, B]
+        return (H - known.T @ P.factor) * weights
+
+    def evolve(P: LowRank, evolution: Evolution) -> LowRank:
+        scale, noise = evolution
+        precision, factor = P.precision, P.factor
+        if scale is not None:
+            precision, factor = precision / scale**2, factor / scale
+        # (P + Q)⁻¹ is again a diagonal and `rank` directions.
+        shrink = 1.0 / (1.0 + noise * precision)
+        lost = _gram(factor, noise * shrink, factor) + jnp.eye(rank, dtype=factor.dtype)
+        kept = jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(lost), factor * shrink, lower=True)
+        return LowRank(precision=precision * shrink, factor=kept)
+
+    def project(P: LowRank, evolution: Evolution, H: jax.Array) -> jax.Array:
+        return times(evolve(P, evolution), H)
+
+    def correct(P: LowRank, evolution: Evolution, correction: Correction) -> LowRank:
+        before = evolve(P, evolution)
+        B = len(correction.H)
+        rows = jnp.concatenate([before.factor, correction.information @ correction.H])
+        # Rotated so that the strongest come first; the rotation changes nothing of their sum of squares.
+        _, axes = jnp.linalg.eigh(_gram(rows, jnp.ones_like(before.precision), rows))
+        strongest, weakest = axes[:, B:].T, axes[:, :B].T
+        after = LowRank(
+            precision=before.precision + jnp.sum((weakest @ rows) ** 2, axis=0),
+            factor=strongest[::-1] @ rows,
+        )
+        return select(correction.active, after, P)
+
+    def variances(P: LowRank) -> jax.Array:
+        half = jax.scipy.linalg.solve_triangular(inner(P), P.factor, lower=True)
+        return (1.0 - jnp.sum(half**2, axis=0) / P.precision) / P.precision
+
+    def magnitudes(P: LowRank, prior: jax.Array) -> jax.Array:
+        return 1.0 / P.precision
+
+    def deviate(P: LowRank, key: jax.Array) -> jax.Array:
+        # x with variance P⁻¹, then P x: the noise of the diagonal and of each direction.
+        own_key, shared_key = jax.random.split(key)
+        own = jax.random.normal(own_key, P.precision.shape, P.precision.dtype)
+        shared = jax.random.normal(shared_key, (rank,), P.precision.dtype)
+        return times(P, (jnp.sqrt(P.precision) * own + shared @ P.factor)[None])[0]
+
+    def definite(P: LowRank) -> jax.Array:
+        finite = jnp.all(jnp.isfinite(P.precision)) & jnp.all(jnp.isfinite(P.factor))
+        return finite & jnp.all(P.precision > 0) & jnp.all(jnp.isfinite(inner(P)))
+
+    def dense(P: LowRank) -> jax.Array:
+        return jnp.linalg.inv(jnp.diag(P.precision) + P.factor.T @ P.factor)
+
+    return Covariance(init, project, correct, times, variances, magnitudes, deviate, definite, dense, matrices=False)
+
+
+#: Columns that a product of long rows takes at a time, so that they stay in the cache.
+_TILE = 8192
+
+
+def _gram(first: jax.Array, weights: jax.Array, second: jax.Array) -> jax.Array:
+    """first diag(weights) secondᵀ, tile by tile for long rows."""
+    n = first.shape[1]
+    tiles, tail = divmod(n, _TILE)
+    if tiles < 2:
+        return (first * weights) @ second.T
+
+    def add(i: jax.Array, total: jax.Array) -> jax.Array:
+        a, w, b = (jax.lax.dynamic_slice_in_dim(x, i * _TILE, _TILE, axis=-1) for x in (first, weights, second))
+        return total + (a * w) @ b.T
+
+    rest = slice(n - tail, n)
+    start = (first[:, rest] * weights[rest]) @ second[:, rest].T
+    return jax.lax.fori_loop(0, tiles, add, start)

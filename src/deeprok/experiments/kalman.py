@@ -1,0 +1,225 @@
+"""The Kalman family, measured: structures, exploration, changing confidence, caution, calibration, warm starts.
+
+Like the paper's experiment it adds up: whatever is finished stays in the folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from deeprok import calibration, runs
+from deeprok.checkpoint import write_atomically
+from deeprok.errors import DeeprokError
+from deeprok.evaluation import PAPER_GRID, cautious_policy, cell_player, grid_cells, network_policy
+from deeprok.experiments import plan, studies
+from deeprok.experiments.exam import CONDITIONS, EPSILON, Scores
+from deeprok.experiments.plan import Study
+from deeprok.experiments.results import Summary, summarise
+from deeprok.experiments.studies import Done, Run
+from deeprok.progress import work_bar
+from deeprok.report import figures, kalman_page
+from deeprok.training import make_program
+from deeprok.uncertainty.models import parse_grid, parse_models
+from deeprok.worlds.ferry import exact_robust_q
+
+#: κ of the cautious policies, and seeds that play them: each step asks the covariance of every action.
+KAPPAS = (-1.0, 0.0, 1.0, 3.0)
+_CAUTIOUS_SEEDS = 3
+_CAUTIOUS = 60.0
+
+
+def study_filters(
+    seeds: int = 20,
+    out: Path = Path("reproduce"),
+    resume: bool = False,
+    episodes: int = 500,
+    processes: int | None = None,
+    console: Console | None = None,
+    results: Console | None = None,
+) -> dict[str, Any]:
+    """Trains and examines the Kalman agents in all their forms.
+
+    Args:
+      seeds: seeds of the exploration; of the rest at most 10.
+      out: folder for runs, results and figures; what it already holds is not done again.
+      resume: refuse to begin anew: `out` must be there.
+      episodes: test episodes in each cell; most questions take a fifth of them.
+      processes: training processes at once; by default one for each core.
+      console: where progress goes.
+      results: where the table goes.
+
+    Returns:
+      What `kalman.json` holds.
+    """
+    console, results = console or Console(stderr=True), results or Console()
+    studies.check_request(seeds, episodes, processes, out, resume)
+    on_cartpole = [
+        plan.structures(seeds, episodes),
+        plan.exploration(seeds, episodes),
+        plan.confidence(seeds, episodes),
+        plan.nominal_filter(seeds, episodes),
+        plan.structure_tuning(episodes),
+        plan.warm_start(seeds, episodes),
+    ]
+    elsewhere = [plan.deep_sea(seeds), plan.ferry(seeds)]
+    count = sum(len(study.rows) * len(study.seeds) for study in (*on_cartpole, *elsewhere))
+    with work_bar(console, count * (studies.EXAM + 30.0) + len(KAPPAS) * _CAUTIOUS) as done:
+        ceiling = studies.references(out, on_cartpole[0].exam, done)["lqr"]
+        tables: dict[str, dict[str, Summary]] = {}
+        for study in on_cartpole:
+            prepared = studies.prepare(out, study)
+            studies.train(study.name, prepared, processes, done, console)
+            studies.examine(study.name, prepared, processes, done)
+            tables[study.name] = _table(study, prepared, ceiling)
+        other = {}
+        for study in elsewhere:
+            other[study.name] = studies.prepare(out, study)
+            studies.train(study.name, other[study.name], processes, done, console)
+        found: dict[str, Any] = {
+            "format": 1,
+            "test_episodes": on_cartpole[0].exam.grid,
+            "conditions": {name: condition.what for name, condition in CONDITIONS.items()},
+            "ceiling": summarise({0: ceiling}, ceiling, ""),
+            "tables": tables,
+            "deep_sea": _dives(elsewhere[0], other["deep_sea"]),
+            "calibration": {
+                "ekf_dqn": calibration.calibrate(out / "nominal" / "ekf_dqn").to_dict(),
+                **_crossings(elsewhere[1], other["ferry"]),
+            },
+            "cautious": _cautious(out, episodes, done),
+        }
+    _write(out, found)
+    _print(found, out, results)
+    return found
+
+
+def _table(study: Study, prepared: Sequence[Run], ceiling: Scores) -> dict[str, Summary]:
+    table: dict[str, Summary] = {}
+    for row in study.rows:
+        its = [run for run in prepared if run.row is row]
+        scores = {run.seed: json.loads(run.scores.read_text()) for run in its if run.scores.exists()}
+        if not scores:
+            raise DeeprokError(f"no seed of {row.name} in the study {study.name} could be trained to the end")
+        table[row.name] = {
+            "changes": dict(row.changes),
+            "broken": [run.seed for run in its if run.seed not in scores],
+            **summarise(scores, ceiling, row.config(0).digest()),
+        }
+    return table
+
+
+def _dives(study: Study, prepared: Sequence[Run]) -> dict[str, dict[str, Any]]:
+    """For each depth and way to explore: when the treasure was found first, and whether the policy kept to it."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in study.rows:
+        config = row.config(0)
+        its = [run for run in prepared if run.row is row and run.finished]
+        world = config.make_world()
+        first, kept = [], []
+        play = cell_player(world, network_policy(config.make_network(world), "mean"), 1)
+        cells = grid_cells(world, {"treasure": np.array([world.nominal.treasure])})
+        for run in its:
+            returns = np.array([x for line in runs.read_metrics(run.folder) for x in line["returns"]])
+            wins = np.flatnonzero(returns > world.success_return)
+            first.append(int(wins[0]) + 1 if len(wins) else None)
+            program = make_program(config)
+            theta = program.agent.estimator.mean(runs.load_belief(run.folder, program, "last"))
+            kept.append(bool(play(np.asarray(theta)[None], cells, 0.0)[-1, 0] > world.success_return))
+        found.setdefault(str(config.horizon), {})[config.explore] = {
+            "first": first,
+            "kept": kept,
+            "episodes": config.episodes,
+            "median_first": float(np.median([config.episodes + 1 if x is None else x for x in first])),
+        }
+    return found
+
+
+def _crossings(study: Study, prepared: Sequence[Run]) -> dict[str, Any]:
+    """Intervals of Deep-RoK for the robust Q* of the ferry, which is known exactly."""
+    found = {}
+    for row in study.rows:
+        config = row.config(0)
+        world = config.make_world()
+        models = parse_models(config.fixed_models, world.nominal)
+        exact = exact_robust_q(world, models, config.discount)
+        program = make_program(config)
+        values = jax.jit(program.agent.values)
+        intervals = {}
+        for run in prepared:
+            if run.row is row and run.finished:
+                belief = runs.load_belief(run.folder, program, "last")
+                mean, deviation = values(belief, jnp.asarray(exact.cells[exact.reachable], float))
+                intervals[run.seed] = calibration.Intervals(
+                    np.asarray(mean, float), np.asarray(deviation, float), exact.q[exact.reachable]
+                )
+        found[f"ferry {row.name}"] = calibration.summarise(intervals).to_dict()
+    return found
+
+
+def _cautious(out: Path, episodes: int, done: Done) -> dict[str, Any]:
+    """Success over the grid and beyond of Q − κσ, for Deep-RoK's posterior."""
+    row = next(row for row in plan.structures(1, episodes).rows if row.name == "full")
+    folders = runs.find(out / "structures" / "full")[:_CAUTIOUS_SEEDS]
+    program = make_program(row.config(0))
+    each = max(1, episodes // 50)
+    found: dict[str, Any] = {}
+    for kappa in KAPPAS:
+        scores: dict[str, list[float]] = {}
+        for folder in folders:
+            path = folder / f"cautious-{kappa:g}-{each}.json"
+            if not path.exists():
+                done(f"cautious: κ {kappa:g}", 0.0)
+                belief = runs.load_belief(folder, program, "last")
+                studies.write_json(path, _play_cautiously(program, belief, kappa, each))
+                done(f"cautious: κ {kappa:g}", _CAUTIOUS / len(folders))
+            for name, value in json.loads(path.read_text()).items():
+                scores.setdefault(name, []).append(value)
+        found[f"{kappa:g}"] = {name: float(np.mean(values)) for name, values in scores.items()}
+    return found
+
+
+def _play_cautiously(program: Any, belief: Any, kappa: float, episodes: int) -> dict[str, float]:
+    scores = {}
+    for name, grid, world in [
+        ("grid", PAPER_GRID, program.world),
+        *(
+            (name, c.grid, c.change(program.world))
+            for name, c in CONDITIONS.items()
+            if name in ("outside", "sensor_noise")
+        ),
+    ]:
+        play = cell_player(world, cautious_policy(program.agent, kappa), episodes)
+        returns = play(belief, grid_cells(world, parse_grid(grid, world.nominal)), EPSILON)[:-1]
+        scores[name] = float((returns > world.success_return).mean())
+    return scores
+
+
+def _write(out: Path, found: Mapping[str, Any]) -> None:
+    """The page with its figures and numbers, laid out as the documentation has it."""
+    report = out / "report"
+    (report / "kalman").mkdir(parents=True, exist_ok=True)
+    for name, figure in figures.of_filters(found).items():
+        figures.save(figure, report / "kalman" / name)
+    studies.write_json(report / "kalman" / "kalman.json", found)
+    write_atomically(report / "kalman.md", kalman_page.kalman_page(found).encode())
+
+
+def _print(found: Mapping[str, Any], out: Path, results: Console) -> None:
+    for title, header, *lines in kalman_page.short_tables(found):
+        table = Table(title=title, title_justify="left", title_style="bold")
+        for i, column in enumerate(header):
+            table.add_column(column, justify="right" if i else "left")
+        for line in lines:
+            table.add_row(*line)
+        results.print(table)
+    results.print(f"page and figures: {out / 'report' / 'kalman.md'}", highlight=False, soft_wrap=True)
+    results.print(f"all numbers: {out / 'report' / 'kalman' / 'kalman.json'}", highlight=False, soft_wrap=True)

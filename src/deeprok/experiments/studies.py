@@ -1,0 +1,200 @@
+"""What every study does: train what is missing, examine it, and compare it with references.
+
+Whatever is finished stays in the folder, run by run, so that a later call adds to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+
+from deeprok import checkpoint, jobs, runs
+from deeprok.checkpoint import write_atomically
+from deeprok.errors import DeeprokError
+from deeprok.evaluation import PAPER_GRID, draw_members, network_policy
+from deeprok.experiments.exam import EPSILON, Exam, Scores, Snapshots, make_examiner
+from deeprok.experiments.plan import Row, Study
+from deeprok.experiments.references import Controller, make_linear_policy, search_linear
+from deeprok.networks import QNetwork
+from deeprok.trainer import progress_of
+from deeprok.training import make_program
+from deeprok.uncertainty.models import parse_grid
+from deeprok.worlds import cartpole
+
+#: Called with what is being done and how much of the work it was.
+Done = Callable[[str, float], None]
+
+_MEMBERS = 20  # of an ensemble drawn from a posterior
+
+# What parts of the work take, in seconds on one core: for the time left, where only ratios matter.
+_TRAINING = {"gradient": 6.0, "kalman": 30.0}
+EXAM = 4.0
+REFERENCE = 8.0
+
+
+class Run(NamedTuple):
+    """One seed of one row."""
+
+    row: Row
+    seed: int
+    folder: Path
+    exam: Exam
+
+    @property
+    def scores(self) -> Path:
+        """The file of its scores."""
+        return self.folder / f"scores-{self.row.policy}-{'-'.join(map(str, self.exam))}.json"
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has been trained to the end."""
+        return progress_of(self.folder)[1] >= self.row.config(self.seed).episodes
+
+
+def check_request(seeds: int, episodes: int, processes: int | None, out: Path, resume: bool) -> None:
+    """Raises unless this can be asked for."""
+    for name, value in (("seeds", seeds), ("episodes", episodes)):
+        if value < 1:
+            raise DeeprokError(f"{name} is {value}; it must be at least 1")
+    jobs.check_count(processes)
+    if resume and not out.is_dir():
+        raise DeeprokError(f"there is nothing to go on with in {out}; leave out --resume to begin")
+
+
+def prepare(out: Path, study: Study) -> list[Run]:
+    """A study's runs, whose folders are made where they are missing and checked where they are not."""
+    prepared = []
+    for row in study.rows:
+        # An ensemble costs as much as its members together, so it is asked less.
+        exam = study.exam if row.policy == "mean" else Exam(max(1, study.exam.grid // 5))
+        for seed in study.seeds:
+            folder = out / (row.runs or f"{study.name}/{row.name}") / f"seed-{seed}"
+            config = row.config(seed)
+            if row.prior:
+                config = dataclasses.replace(config, prior=str(out / row.prior / folder.name))
+            if not (folder / runs.CONFIG).exists():
+                runs.create(folder, config)
+            elif runs.read_config(folder) != config:
+                raise DeeprokError(f"{folder} was trained with other settings; choose another --out or remove it")
+            prepared.append(Run(row, seed, folder, exam))
+    return prepared
+
+
+def work(run: Run) -> float:
+    """What is left to do for a run."""
+    config = run.row.config(run.seed)
+    left = 1 - min(1.0, progress_of(run.folder)[1] / config.episodes)
+    return left * _TRAINING[config.row.estimator] + (0 if run.scores.exists() else EXAM)
+
+
+def train(study: str, prepared: Iterable[Run], processes: int | None, done: Done, console: Console) -> None:
+    """Trains what has not been trained to the end."""
+    configs = {run.folder: run.row.config(run.seed) for run in prepared}
+    reached = {folder: progress_of(folder)[1] for folder in configs}
+    missing = [folder for folder, config in configs.items() if reached[folder] < config.episodes]
+    names = sorted({configs[folder].algorithm for folder in missing})
+    what = f"{study}: training {names[0] if len(names) == 1 else f'{len(names)} agents'}"
+
+    def report(folder: Path, line: Mapping[str, Any]) -> None:
+        config = configs[folder]
+        done(what, (line["episodes"] - reached[folder]) / config.episodes * _TRAINING[config.row.estimator])
+        reached[folder] = line["episodes"]
+
+    if missing:
+        done(what, 0.0)
+        try:
+            jobs.resume(missing, processes, report)
+        except DeeprokError as error:
+            # A run that broke down is a result too: it is told, and counted in the tables.
+            console.print(f"[yellow]{error}[/yellow]", soft_wrap=True, highlight=False)
+
+
+def examine(study: str, prepared: Iterable[Run], processes: int | None, done: Done) -> None:
+    """Examines what has no scores yet: in threads, as one compiled program serves all rows."""
+    what = f"{study}: examining"
+
+    def one(run: Run) -> None:
+        program = make_program(run.row.config(run.seed))
+        estimator = program.agent.estimator
+        belief = runs.load_belief(run.folder, program, "last")
+        weights = draw_members(estimator, belief, run.row.policy, _MEMBERS, run.seed)
+        examine = examiner(program.agent.network, run.row.policy, run.exam)
+        write_json(run.scores, examine(weights, snapshots(run, program) if run.exam.curve else None))
+
+    missing = [run for run in prepared if run.finished and not run.scores.exists()]
+    if missing:
+        done(what, 0.0)
+        # The first alone, so that what all need is compiled once.
+        one(missing[0])
+        done(what, EXAM)
+        with ThreadPoolExecutor(processes or jobs.count_cores()) as pool:
+            wait([pool.submit(one, run) for run in missing[1:]], pool, lambda: done(what, EXAM))
+
+
+def wait(futures: list[Future[None]], pool: Any, finished: Callable[[], None]) -> None:
+    """Waits for all; if one fails or the user interrupts, those not yet begun are dropped."""
+    try:
+        for future in as_completed(futures):
+            future.result()
+            finished()
+    except BaseException:
+        pool.shutdown(cancel_futures=True)
+        raise
+
+
+@functools.cache
+def examiner(network: QNetwork, policy: Any, exam: Exam) -> Callable[..., Scores]:
+    """Examines weights of a network, compiled once for all runs that ask the same."""
+    # One world for all, whatever reward a run was trained with for the failing step.
+    return make_examiner(cartpole(), network_policy(network, policy), exam)
+
+
+def snapshots(run: Run, program: Any) -> Snapshots:
+    """The weights along a run."""
+    template = runs.templates(program)[0].snapshots
+    weights = checkpoint.load(run.folder / runs.CHECKPOINT, "run.snapshots", template)
+    every = run.row.config(run.seed).snapshot_every
+    return Snapshots([every * (i + 1) for i in range(len(weights))], np.asarray(weights)[:, None])
+
+
+def references(out: Path, exam: Exam, done: Done) -> dict[str, Scores]:
+    """Random play, the best linear policy, and a controller for each cell, which is the ceiling."""
+    world = cartpole()
+    exam = exam._replace(curve=0)
+    examine = make_examiner(world, make_linear_policy(world), exam)
+    nothing = np.zeros(len(world.observation_scale))
+
+    def searched() -> np.ndarray:
+        return search_linear(world, parse_grid(PAPER_GRID, world.nominal), EPSILON)
+
+    kinds: dict[str, tuple[Callable[[], np.ndarray], bool, float]] = {
+        "random": (lambda: nothing, False, 1.0),
+        "linear": (searched, False, EPSILON),
+        "lqr": (lambda: nothing, True, EPSILON),
+    }
+    found = {}
+    for name, (find, designed, epsilon) in kinds.items():
+        path = out / "references" / f"{name}-{'-'.join(map(str, exam))}.json"
+        if not path.exists():
+            done(f"reference: {name}", 0.0)
+            gain = find()
+            controller = Controller(gain=jnp.asarray(gain, float), designed=jnp.asarray(designed))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, {**examine(controller, epsilon=epsilon), "gain": gain.tolist()})
+        done(f"reference: {name}", REFERENCE)
+        found[name] = json.loads(path.read_text())
+    return found
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes a JSON file, whole or not at all."""
+    write_atomically(path, (json.dumps(content) + "\n").encode())

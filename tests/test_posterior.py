@@ -1,0 +1,263 @@
+"""What agents do with their posterior: explore by it, be cautious by it, pass it on, and let it set the robustness."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from deeprok import runs
+from deeprok.agents import make_agent, make_estimator
+from deeprok.cli import main
+from deeprok.config import Config, make_config
+from deeprok.errors import DeeprokError
+from deeprok.evaluation import cautious_policy, evaluate
+from deeprok.trainer import train_together
+from deeprok.training import make_program
+
+SMALL: dict[str, Any] = dict(
+    hidden=(4,), episodes=30, horizon=30, chunk_steps=300, warm_up=20, target_period=50, batch_size=5, models=3,
+    observation_noise=1.0, process_noise=1e-4, trial_models=4,
+)  # fmt: skip
+OBS = jnp.array([[0.1, -0.2, 0.05, 0.3], [-0.3, 0.4, 0.1, 0.0]])
+
+
+def settings(**changes: Any) -> Config:
+    return make_config("deep_rok", **{**SMALL, **changes})
+
+
+def correlated(config: Config) -> tuple[Any, Any]:
+    """An agent and its state with a belief that has seen something."""
+    agent = make_agent(config, config.make_world())
+    state = agent.init(jax.random.key(0), 3)
+    rng = np.random.default_rng(0)
+
+    def h(theta: jax.Array, x: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return agent.network.apply(theta, x[0])[x[1]]
+
+    belief = state.belief
+    for _ in range(5):
+        xs = (jnp.asarray(rng.normal(size=(5, 4)), belief.theta.dtype), jnp.asarray(rng.integers(2, size=5)))
+        belief, _ = agent.estimator.update(belief, h, xs, jnp.asarray(rng.normal(size=5), belief.theta.dtype))
+    return agent, dataclasses.replace(state, belief=belief)
+
+
+def deviations(agent: Any, belief: Any, obs: jax.Array) -> np.ndarray:
+    """σ of Q(s, a) from the dense covariance and finite differences."""
+    P = np.asarray(agent.estimator.posterior.covariance(belief), float)
+    theta = np.asarray(belief.theta, float)
+    q = np.array([
+        [(agent.network.apply(theta + step, obs) - agent.network.apply(theta - step, obs)) / 2e-5]
+        for step in 1e-5 * np.eye(len(theta))
+    ])[:, 0]  # fmt: skip
+    return np.sqrt(np.einsum("nca,nm,mca->ca", q, P, q))
+
+
+@pytest.mark.parametrize("covariance", ["full", "layer", "neuron", "diagonal", "low_rank"])
+def test_values_have_the_posteriors_deviation(x64, covariance: str) -> None:
+    agent, state = correlated(settings(covariance=covariance, precision="float64"))
+    mean, deviation = agent.values(state.belief, OBS)
+    np.testing.assert_allclose(mean, agent.network.apply(state.belief.theta, OBS), rtol=1e-12)
+    np.testing.assert_allclose(deviation, deviations(agent, state.belief, OBS), rtol=1e-6)
+
+
+def test_upper_bound_acts_on_what_it_knows_least(x64) -> None:
+    agent, state = correlated(settings(explore="ucb", explore_scale=1e3))
+    draw = agent.draw(jax.random.key(1))
+    for obs in OBS:
+        expected = np.argmax(deviations(agent, state.belief, obs[None])[0])
+        assert agent.act(state, draw, obs, jnp.int32(0)) == expected
+    timid, state = correlated(settings(explore="ucb", explore_scale=0.0))
+    for obs in OBS:
+        assert timid.act(state, draw, obs, jnp.int32(0)) == timid.greedy(state.belief.theta, obs)
+
+
+def test_thompson_acts_on_one_draw_an_episode() -> None:
+    agent, state = correlated(settings(explore="thompson"))
+    draw = agent.draw(jax.random.key(1))
+    kept = agent.renew(state, draw, jnp.array(False))
+    np.testing.assert_array_equal(kept.drawn, state.drawn)
+    fresh = agent.renew(state, draw, jnp.array(True))
+    sample = agent.estimator.posterior.sample(state.belief, jax.random.wrap_key_data(draw.weights))
+    np.testing.assert_allclose(fresh.drawn, sample, rtol=1e-5, atol=1e-6)
+    assert agent.act(fresh, draw, OBS[0], jnp.int32(0)) == agent.greedy(fresh.drawn, OBS[0])
+    other = agent.renew(state, agent.draw(jax.random.key(2)), jnp.array(True))
+    assert not np.any(other.drawn == fresh.drawn)
+
+
+def test_scale_of_a_draw() -> None:
+    (wide, state), (narrow, _) = (correlated(settings(explore="thompson", explore_scale=s)) for s in (1.0, 0.1))
+    draw = wide.draw(jax.random.key(1))
+    steps = [agent.renew(state, draw, jnp.array(True)).drawn - state.belief.theta for agent in (wide, narrow)]
+    np.testing.assert_allclose(steps[1], 0.1 * steps[0], rtol=1e-3, atol=1e-6)
+
+
+DIVER: dict[str, Any] = dict(
+    world="deep_sea", horizon=12, episodes=120, chunk_steps=240, snapshot_every=0, covariance="diagonal",
+    observation_noise=1e-3, prior_covariance=0.1, process_noise=1e-6,
+)  # fmt: skip
+
+
+def test_thompson_finds_what_chance_does_not(train) -> None:
+    found = {}
+    for explore in ("thompson", "epsilon"):
+        config = make_config("ekf_dqn", explore=explore, **DIVER)
+        chunks = config.episodes * config.horizon // config.chunk_steps
+        run = train(config, seeds=range(5), chunks=chunks)
+        earned = np.concatenate([np.where(log.ended, log.earned, 0.0).max(axis=(1, 2))[None] for log in run.logs])
+        found[explore] = int((earned.max(axis=0) > 0.5).sum())
+    assert found["thompson"] >= 4
+    assert found["epsilon"] <= 1
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("posterior") / "run"
+    runs.create(folder, settings())
+    train_together([folder])
+    return folder
+
+
+def test_caution(trained: Path) -> None:
+    program = make_program(runs.read_config(trained))
+    belief = runs.load_belief(trained, program, "last")
+    obs = jax.random.normal(jax.random.key(0), (50, 4))
+    mean, deviation = (np.asarray(part) for part in program.agent.values(belief, obs))
+    for kappa in (0.0, 0.7, -2.0):
+        act = cautious_policy(program.agent, kappa)(belief, program.world.nominal)
+        np.testing.assert_array_equal(act(obs), np.argmax(mean - kappa * deviation, axis=1))
+    afraid = cautious_policy(program.agent, 1e6)(belief, program.world.nominal)
+    np.testing.assert_array_equal(afraid(obs), np.argmin(deviation, axis=1))
+
+
+def test_no_caution_is_the_mean_policy(trained: Path) -> None:
+    arguments = dict(grid="pole_length=0.3:1:2", episodes=5, keep="last")
+    plain = evaluate(trained, **arguments)
+    cautious = evaluate(trained, **arguments, policy="lcb", kappa=0.0)
+    assert (cautious.policy, cautious.kappa, cautious.members) == ("lcb", 0.0, 1)
+    np.testing.assert_array_equal(cautious.mean_return, plain.mean_return)
+    with pytest.raises(DeeprokError, match="kappa is nan; it must be a finite number"):
+        evaluate(trained, **arguments, policy="lcb", kappa=float("nan"))
+
+
+def test_a_posterior_as_the_next_prior(trained: Path, tmp_path: Path) -> None:
+    config = settings(prior=str(trained), nominal="gravity=12", episodes=2, epsilon_start=0.1)
+    runs.create(tmp_path / "next", config)
+    program = make_program(config)
+    given = runs.load_belief(trained, program, "last")
+    begun = program.init(jax.random.key(0), runs.load_prior(tmp_path / "next", program))
+    np.testing.assert_array_equal(begun.agent.belief.theta, given.theta)
+    np.testing.assert_array_equal(begun.agent.belief.P.groups[0], given.P.groups[0])
+    np.testing.assert_array_equal(begun.agent.target, given.theta)
+    assert begun.agent.belief.updates == 0 < given.updates
+    train_together([tmp_path / "next"])
+    after = runs.load_belief(tmp_path / "next", program, "last")
+    assert 0 < np.abs(after.theta - given.theta).max() < 0.5 * np.abs(given.theta).max()
+
+
+BAD_PRIORS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "no run": ("train deep_rok --prior nowhere", ("no run folder nowhere",)),
+    "another network": ("train deep_rok --prior {run}", ("belief.theta", "float32")),
+    "no posterior": ("train dqn --prior {run}", ("prior is", "dqn has no posterior")),
+    "directed": ("train rtd_dqn --explore ucb", ("explore is 'ucb'", "rtd_dqn has no posterior")),
+    "spread": ("train rtd_dqn --confidence spread", ("confidence is 'spread'", "rtd_dqn has no posterior")),
+}
+
+
+@pytest.mark.parametrize(("words", "needed"), BAD_PRIORS.values(), ids=BAD_PRIORS)
+def test_bad_priors(
+    trained: Path, tmp_path: Path, words: str, needed: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main([*words.format(run=trained).split(), "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert [word for word in needed if word not in said] == []
+    assert not out.exists()
+
+
+def test_prior_by_seed(trained: Path, tmp_path: Path) -> None:
+    seeds = tmp_path / "seeds"
+    for seed in (0, 1):
+        runs.create(seeds / f"seed-{seed}", settings(seed=seed, episodes=2 + seed))
+        train_together([seeds / f"seed-{seed}"])
+    program = make_program(settings())
+    for seed in (0, 1):
+        runs.create(tmp_path / f"from-{seed}", settings(seed=seed, prior=str(seeds)))
+        given = runs.load_belief(seeds / f"seed-{seed}", program, "last")
+        np.testing.assert_array_equal(runs.load_prior(tmp_path / f"from-{seed}", program).theta, given.theta)
+    with pytest.raises(DeeprokError, match="which has no seed-5"):
+        runs.create(tmp_path / "from-5", settings(seed=5, prior=str(seeds)))
+
+
+# Changing confidence: a world where each level has an answer of its own.
+
+FORK: dict[str, Any] = dict(
+    world="fork", horizon=5, episodes=400, chunk_steps=400, warm_up=20, target_period=20, batch_size=10, hidden=(4,),
+    fixed_models="wind=0.5,prize=1.5; wind=0.5,prize=0.5", acting="member", robust_set="cvar", snapshot_every=0,
+    observation_noise=0.05, process_noise=1e-5, prior_covariance=0.5, discount=0.9, epsilon_steps=1, epsilon_end=1.0,
+)  # fmt: skip
+
+
+def prize(run: Any, agent: Any) -> float:
+    return float(agent.network.apply(run.theta[0], np.array([0.0, 0.0, 1.0]))[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (dict(robust_level=1.0), 1.0),  # the mean of 1.5 and 0.5
+        (dict(robust_level=0.5), 0.5),  # the worst half
+        (dict(robust_level=0.5, confidence="time", level_steps=10**9), 1.0),  # not yet
+        (dict(robust_level=0.5, confidence="time", level_steps=100), 0.5),  # long since
+        (dict(robust_level=0.5, confidence="spread"), 0.5),  # sure by now
+    ],
+    ids=["mean", "worst", "time to come", "time gone by", "spread"],
+)
+def test_level_follows_confidence(train, build, probes, changes: dict[str, Any], expected: float) -> None:
+    config = make_config("deep_rok", **FORK, **changes)
+    run = train(config, chunks=4)
+    assert prize(run, build(config).program.agent) == pytest.approx(expected, abs=0.1)
+    if config.confidence == "spread":
+        first, lately = run.last.agent.gains[0]
+        assert lately < 0.3 * first
+
+
+def test_a_level_that_does_not_change_changes_nothing(train, probes) -> None:
+    fixed = make_config("deep_rok", **FORK, robust_level=0.5)
+    same = dataclasses.replace(fixed, confidence="time", level_start=0.5, level_steps=50)
+    np.testing.assert_array_equal(train(same, chunks=1).theta, train(fixed, chunks=1).theta)
+
+
+def test_noises_of_the_settings_are_schedules(x64) -> None:
+    config = settings(
+        observation_noise=0.4, observation_noise_end=0.1, process_noise=1e-2, process_noise_end=1e-4, noise_updates=2,
+        batching="joint", batch_size=2,
+    )  # fmt: skip
+    estimator = make_estimator(config, config.make_network(config.make_world()))
+    belief = estimator.init(jnp.zeros(3))
+    P = 0.004 * np.eye(3)
+    # R = B·Pₙ of each update, and Pᵥ: in equal factors, then at the end.
+    for R, noise in ((0.8, 1e-2), (0.4, 1e-3), (0.2, 1e-4), (0.2, 1e-4)):
+        belief, _ = estimator.update(belief, lambda theta, x: theta @ x, jnp.ones((1, 3)), jnp.ones(1))
+        P = P + noise * np.eye(3)
+        q = np.ones(3)
+        P = P - np.outer(P @ q, q @ P) / (q @ P @ q + R)
+        np.testing.assert_allclose(estimator.posterior.covariance(belief), P, rtol=1e-10)
+
+
+def test_precision_is_that_of_the_whole_run(tmp_path: Path) -> None:
+    for precision in ("float32", "float64"):
+        folder = tmp_path / precision
+        runs.create(folder, settings(precision=precision, episodes=2))
+        train_together([folder])
+        config = runs.read_config(folder)
+        with config.arithmetic():
+            belief = runs.load_belief(folder, make_program(config), "last")
+        assert {str(leaf.dtype) for leaf in jax.tree.leaves(belief)} == {precision, "int32"}
+        assert evaluate(folder, "pole_length=0.5", episodes=2, keep="last").episodes == 2
