@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Literal, NamedTuple
 
-#: One repeat: does some work and returns its seconds per step.
+#: One repeat: does some work and returns its seconds per step. Its attribute `memory`, if it has
+#: one, is the bytes that it needs.
 Measure = Callable[[], float]
 #: Sets a contender up, compiled and warm. Called in the contender's own process, so it can be
 #: pickled: a function of a module, or a `functools.partial` of one.
@@ -56,6 +57,7 @@ class Result:
     title: str
     times: dict[str, list[float]]  # contender -> seconds per step of every repeat
     ratios: list[Ratio] = field(default_factory=list)
+    memory: dict[str, float] = field(default_factory=dict)  # contender -> bytes, where it says so
 
     def best(self, name: str) -> float:
         """A contender's least time: what it takes when nothing else disturbs it."""
@@ -66,10 +68,16 @@ class Result:
         return statistics.median(self.times[name])
 
     def compare(
-        self, name: str, slow: str, fast: str, sense: Literal[">=", "<=", ""] = "", bar: float | None = None
+        self,
+        name: str,
+        slow: str,
+        fast: str,
+        sense: Literal[">=", "<=", ""] = "",
+        bar: float | None = None,
+        scale: float = 1.0,
     ) -> None:
-        """Notes how many times the time of `fast` that of `slow` is."""
-        self.ratios.append(Ratio(name, self.best(slow) / self.best(fast), sense, bar))
+        """Notes how many times the time of `fast` that of `slow` is, times `scale`."""
+        self.ratios.append(Ratio(name, scale * self.best(slow) / self.best(fast), sense, bar))
 
     def to_json(self) -> dict[str, Any]:
         """The result as plain numbers."""
@@ -81,6 +89,7 @@ class Result:
                     "median_us": _short(1e6 * self.median(name)),
                     "steps_per_second": _short(1 / self.best(name)),
                     "repeats": len(times),
+                    **({"memory_mb": _short(1e-6 * self.memory[name])} if name in self.memory else {}),
                 }
                 for name, times in self.times.items()
             },
@@ -107,13 +116,16 @@ def use_one_core() -> None:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
-def race(contenders: Mapping[str, Prepare], repeats: int, progress: Progress) -> dict[str, list[float]]:
+def race(
+    contenders: Mapping[str, Prepare], repeats: int, progress: Progress, memory: dict[str, float] | None = None
+) -> dict[str, list[float]]:
     """Measures contenders in turns, so that whatever else the machine does falls on all alike.
 
     Args:
       contenders: name -> how to set it up.
       repeats: rounds, in each of which every contender is measured once.
       progress: told of every repeat.
+      memory: where to put name -> bytes, of contenders that know.
 
     Returns:
       name -> seconds per step in each round.
@@ -123,6 +135,8 @@ def race(contenders: Mapping[str, Prepare], repeats: int, progress: Progress) ->
         for name, prepare in contenders.items():
             progress(f"preparing {name}")
             workers[name] = _Worker(name, prepare)
+            if memory is not None and workers[name].memory:
+                memory[name] = workers[name].memory
         times: dict[str, list[float]] = {name: [] for name in contenders}
         for repeat in range(repeats):
             for name, worker in workers.items():
@@ -144,7 +158,7 @@ class _Worker:
         self._process = context.Process(target=_serve, args=(theirs, prepare), daemon=True)
         self._process.start()
         theirs.close()
-        self._receive()
+        self.memory = self._receive()
 
     def measure(self) -> float:
         self._pipe.send(True)
@@ -172,7 +186,7 @@ def _serve(pipe: Connection, prepare: Prepare) -> None:
     """A worker's life: set up, say so, then one measurement for each request."""
     try:
         measure = prepare()
-        pipe.send(0.0)
+        pipe.send(float(getattr(measure, "memory", 0.0)))
         while pipe.recv():
             pipe.send(measure())
     except (KeyboardInterrupt, EOFError):

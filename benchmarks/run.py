@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 #: Benchmark -> rounds.
-BENCHMARKS = {"ddqn": 12, "kalman": 40, "replay": 40, "seeds": 20}
-PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "torch", "stable-baselines3", "gymnasium")
+BENCHMARKS = {"ddqn": 12, "kalman": 40, "replay": 40, "seeds": 20, "structures": 7}
+PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "torch", "stable-baselines3", "gymnasium", "dynamax")
 
 
 def machine(cores: int) -> dict[str, Any]:
