@@ -187,21 +187,23 @@ def _blocks(n: int, partition: Sequence[slice]) -> Covariance:
             if scales is not None:
                 both = scales[i][:, :, None] * pad(scales[i])[:, None, :]
                 group = group * both  # the product of the two first, or P would not stay symmetric
-            diagonal = jnp.arange(size)
             # The errors of rounding add up, also along directions that are not observed again. So a
             # variance that falls gets at least one of them back, as noise of that size would give.
-            rounding = np.finfo(group.dtype).eps * group[:, diagonal, diagonal]
+            rounding = np.finfo(group.dtype).eps * jnp.diagonal(group, axis1=-2, axis2=-1)
             least = jnp.minimum(jnp.sum(part**2, axis=0), rounding)
             if len(part) <= _CHAIN:
                 # A chain of rank-one terms becomes one fused loop; as a matrix product it would be two passes.
-                for w, w_wide in zip(part, wide, strict=True):
-                    group = group - w[:, :, None] * w_wide[:, None, :]
+                # Both factors from the padded rows: with a single user the padding would be fused, and slow.
+                for w in wide:
+                    group = group - w[:, :size, None] * w[:, None, :]
             else:
                 group = group - jnp.einsum("bki,bkj->kij", part, wide)
             given = jnp.maximum(spread[i], least)
             if added is not None:
                 group, given = group + added[i], given - spread[i]
-            groups.append(group.at[:, diagonal, diagonal].add(given))
+            # Not a scatter, for which P would be copied.
+            on_diagonal = jnp.arange(size)[:, None] == jnp.arange(group.shape[-1])
+            groups.append(group + given[:, :, None] * on_diagonal)
         return Blocks(groups=tuple(groups))
 
     def squares(P: Blocks) -> list[jax.Array]:
