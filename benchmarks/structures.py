@@ -16,9 +16,9 @@ INPUTS, OUTPUTS = 4, 2
 #: Weights that `full` is measured up to: P takes 400 MB.
 FULL = 10_000
 #: Weights in a block: Σ n_b² of a million weights is so many millions.
-BLOCKS = {"block, Σ n_b² = 100 n": 100, "block, Σ n_b² = 40 n": 40}
+BLOCKS = {"block, Σ n_b² = 100 n": 100, "block, Σ n_b² = 20 n": 20, "block, Σ n_b² = 10 n": 10}
 #: Those held to the bar, each with a batch of one.
-HELD = ("block, Σ n_b² = 40 n", "diagonal", "low_rank(10)")
+HELD = ("block, Σ n_b² = 10 n", "diagonal", "low_rank(10)")
 NAMES = ("Adam", "full", *BLOCKS, "low_rank(10)", "diagonal")
 BATCHES = (1, 10)
 BAR = 10.0
@@ -140,6 +140,7 @@ def draw(result: Result) -> None:
                 ("#000000", "--", "x"),
                 ("#D55E00", "-", "s"),
                 ("#CC79A7", "-.", "D"),
+                ("#56B4E9", "-.", "P"),
                 ("#E69F00", "-", "v"),
                 ("#0072B2", "-", "o"),
                 ("#009E73", "-", "^"),

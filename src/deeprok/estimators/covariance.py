@@ -11,6 +11,7 @@ streaming data", CoLLAs 2023: precision as a diagonal and a few directions.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok.errors import DeeprokError
-from deeprok.types import record, select
+from deeprok.types import record
 
 
 class Evolution(NamedTuple):
@@ -34,9 +35,14 @@ class Correction(NamedTuple):
 
     H: jax.Array  # [B, n] gradients of the observations, as rows
     HP: jax.Array  # [B, n] their product with the predicted covariance
-    W: jax.Array  # [B, n]
+    whitening: jax.Array  # A: [B, B], or [B] its diagonal
     information: jax.Array  # [B, B] C
     active: jax.Array  # [] bool; where it is false nothing changes, bit for bit
+
+
+def whiten(A: jax.Array, rows: jax.Array) -> jax.Array:
+    """A times rows [B, ...], for a matrix A [B, B] or its diagonal [B]."""
+    return (A * rows.T).T if A.ndim == 1 else A @ rows
 
 
 class Covariance(NamedTuple):
@@ -89,18 +95,22 @@ class Blocks:
     groups: tuple[jax.Array, ...]  # [blocks, size, width], rows padded with zeros
 
 
-# Rows that begin on cache lines make both passes over a large P a fifth faster.
+# Rows that begin on cache lines make both passes over a large P a fifth faster. For small blocks
+# the padding would cost more than that.
 _COLUMNS = 16
-_LARGE = 64
+_LARGE = 256
 #: Up to so many rank-one terms become one fused loop over P; more are a matrix product.
 _CHAIN = 32
 
 
 def _batched(part: jax.Array, group: jax.Array) -> jax.Array:
     """Rows [B, blocks, size] times blocks [blocks, size, width]."""
+    size, width = group.shape[1:]
     if len(group) == 1:  # a plain product is faster than a batch of one
-        return (part[:, 0] @ group[0])[:, None]
-    return jnp.einsum("bki,kij->bkj", part, group)
+        return (part[:, 0] @ group[0])[:, None, :size]
+    if size == width:  # blocks are symmetric, and along their rows the product is faster
+        return jnp.einsum("bkj,kij->bki", part, group)
+    return jnp.einsum("bki,kij->bkj", part, group)[..., :size]
 
 
 def _width(size: int) -> int:
@@ -159,9 +169,7 @@ def _blocks(n: int, partition: Sequence[slice]) -> Covariance:
         )
 
     def times(P: Blocks, H: jax.Array) -> jax.Array:
-        return join(
-            [_batched(part, group)[..., : part.shape[-1]] for part, group in zip(cut(H), P.groups, strict=True)]
-        )
+        return join([_batched(part, group) for part, group in zip(cut(H), P.groups, strict=True)])
 
     def matrix_blocks(noise: jax.Array) -> tuple[jax.Array, ...]:
         return init(noise).groups
@@ -176,7 +184,7 @@ def _blocks(n: int, partition: Sequence[slice]) -> Covariance:
     def correct(P: Blocks, evolution: Evolution, correction: Correction) -> Blocks:
         # P is never copied, so the choice whether to change is made on what changes it.
         active = correction.active
-        W = jnp.where(active, correction.W, 0.0)
+        W = jnp.where(active, whiten(correction.whitening, correction.HP), 0.0)
         noise = jnp.where(active, evolution.noise, 0.0)
         scales = None if evolution.scale is None else cut(jnp.where(active, evolution.scale, 1.0))
         added = matrix_blocks(noise) if noise.ndim == 2 else None
@@ -267,7 +275,7 @@ def diagonal(n: int) -> Covariance:
 
     def correct(P: Diagonal, evolution: Evolution, correction: Correction) -> Diagonal:
         kept = P.variances if evolution.scale is None else P.variances * evolution.scale**2
-        new = kept + evolution.noise - jnp.sum(correction.W**2, axis=0)
+        new = kept + evolution.noise - _sum_of_squares(correction.whitening, correction.HP)
         return Diagonal(variances=jnp.where(correction.active, new, P.variances))
 
     def deviate(P: Diagonal, key: jax.Array) -> jax.Array:
@@ -286,6 +294,20 @@ def diagonal(n: int) -> Covariance:
         return jnp.diag(P.variances)
 
     return Covariance(init, project, correct, times, variances, magnitudes, deviate, definite, dense, matrices=False)
+
+
+#: A product with a matrix of at most so many rows is written out, to be one fused loop over long rows.
+_WRITTEN_OUT = 16
+
+
+def _sum_of_squares(A: jax.Array, rows: jax.Array) -> jax.Array:
+    """[n] Over the rows of A rows."""
+    if len(A) > _WRITTEN_OUT:
+        return jnp.sum(whiten(A, rows) ** 2, axis=0)
+    mixed = [
+        sum(a * r for a, r in zip(w, rows, strict=True)) if A.ndim == 2 else w * r for w, r in zip(A, rows, strict=True)
+    ]
+    return sum(r * r for r in mixed)
 
 
 # A diagonal and a few directions
@@ -317,41 +339,61 @@ def _low_rank(rank: int) -> Covariance:
     def init(prior: jax.Array) -> LowRank:
         return LowRank(precision=1.0 / prior, factor=jnp.zeros((rank, prior.shape[0]), prior.dtype))
 
+    unit = np.eye(rank)
+
     def inner(P: LowRank) -> jax.Array:
         """The Cholesky factor of I + F diag(precision)⁻¹ Fᵀ."""
-        return jnp.linalg.cholesky(_gram(P.factor, 1.0 / P.precision, P.factor) + jnp.eye(rank, dtype=P.factor.dtype))
+        shared = over_columns(lambda F, precision: (F / precision) @ F.T, P.factor, P.precision)
+        return jnp.linalg.cholesky(shared + unit.astype(shared.dtype))
 
     def times(P: LowRank, H: jax.Array) -> jax.Array:
-        weights = 1.0 / P.precision
-        known = jax.scipy.linalg.cho_solve((inner(P), True), _gram(P.factor, weights, H))  # [rank, B]
-        return (H - known.T @ P.factor) * weights
+        def products(F: jax.Array, precision: jax.Array, H: jax.Array) -> tuple[jax.Array, jax.Array]:
+            weighted = F / precision
+            return weighted @ F.T, weighted @ H.T
 
-    def evolve(P: LowRank, evolution: Evolution) -> LowRank:
-        scale, noise = evolution
-        precision, factor = P.precision, P.factor
-        if scale is not None:
-            precision, factor = precision / scale**2, factor / scale
-        # (P + Q)⁻¹ is again a diagonal and `rank` directions.
-        shrink = 1.0 / (1.0 + noise * precision)
-        lost = _gram(factor, noise * shrink, factor) + jnp.eye(rank, dtype=factor.dtype)
-        kept = jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(lost), factor * shrink, lower=True)
-        return LowRank(precision=precision * shrink, factor=kept)
+        shared, seen = over_columns(products, P.factor, P.precision, H)
+        known = jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(shared + unit.astype(shared.dtype)), True), seen)
+        return (H - known.T @ P.factor) / P.precision
 
     def project(P: LowRank, evolution: Evolution, H: jax.Array) -> jax.Array:
-        return times(evolve(P, evolution), H)
+        return _evolve_rows(lambda rows: times(P, rows), evolution, H)
 
     def correct(P: LowRank, evolution: Evolution, correction: Correction) -> LowRank:
-        before = evolve(P, evolution)
-        B = len(correction.H)
-        rows = jnp.concatenate([before.factor, correction.information @ correction.H])
-        # Rotated so that the strongest come first; the rotation changes nothing of their sum of squares.
-        _, axes = jnp.linalg.eigh(_gram(rows, jnp.ones_like(before.precision), rows))
-        strongest, weakest = axes[:, B:].T, axes[:, :B].T
-        after = LowRank(
-            precision=before.precision + jnp.sum((weakest @ rows) ** 2, axis=0),
-            factor=strongest[::-1] @ rows,
+        H, active = correction.H, correction.active
+        scale = jnp.ones((), H.dtype) if evolution.scale is None else evolution.scale
+
+        def evolve(F: jax.Array, precision: jax.Array, noise: jax.Array, scale: jax.Array) -> tuple[jax.Array, ...]:
+            """(D P D + Q)⁻¹ has again a diagonal, the second, and `rank` directions: a mixture of the first."""
+            precision = precision / scale**2
+            shrink = 1.0 / (1.0 + noise * precision)
+            return F * (shrink / scale), precision * shrink, shrink
+
+        def products(F: jax.Array, precision: jax.Array, noise: jax.Array, scale: jax.Array, H: jax.Array) -> Any:
+            V, _, shrink = evolve(F, precision, noise, scale)
+            return (V * (noise / shrink)) @ V.T, V @ V.T, V @ H.T, H @ H.T
+
+        state = (P.factor, P.precision)
+        given = (evolution.noise, scale, H)
+        lost, VV, VH, HH = over_columns(products, *state, *given)
+        lost = jnp.linalg.cholesky(lost + unit.astype(lost.dtype))
+        # Rows [V; H] mixed are the directions of precision after the update ...
+        mix = jax.scipy.linalg.block_diag(
+            jax.scipy.linalg.solve_triangular(lost, unit.astype(lost.dtype), lower=True), correction.information
         )
-        return select(correction.active, after, P)
+        # ... and rotated they have the strongest first; a rotation changes nothing of their sum of squares.
+        _, axes = jnp.linalg.eigh(mix @ jnp.block([[VV, VH], [VH.T, HH]]) @ mix.T)
+        mix = axes[:, ::-1].T @ mix
+
+        def change(
+            F: jax.Array, precision: jax.Array, noise: jax.Array, scale: jax.Array, H: jax.Array
+        ) -> tuple[jax.Array, ...]:
+            V, kept, _ = evolve(F, precision, noise, scale)
+            rows = mix @ jnp.concatenate([V, H])
+            weakest = _sum_of_squares(jnp.ones(len(H), H.dtype), rows[rank:])
+            return jnp.where(active, rows[:rank], F), jnp.where(active, kept + weakest, precision)
+
+        factor, precision = change_columns(change, state, given)
+        return LowRank(precision=precision, factor=factor)
 
     def variances(P: LowRank) -> jax.Array:
         half = jax.scipy.linalg.solve_triangular(inner(P), P.factor, lower=True)
@@ -377,21 +419,57 @@ def _low_rank(rank: int) -> Covariance:
     return Covariance(init, project, correct, times, variances, magnitudes, deviate, definite, dense, matrices=False)
 
 
-#: Columns that a product of long rows takes at a time, so that they stay in the cache.
-_TILE = 8192
+# Long rows
+
+#: Columns that are taken at a time, so that they stay in the cache from one operation to the next.
+_TILE = 4096
+
+Columns = Callable[..., Any]
 
 
-def _gram(first: jax.Array, weights: jax.Array, second: jax.Array) -> jax.Array:
-    """first diag(weights) secondᵀ, tile by tile for long rows."""
-    n = first.shape[1]
-    tiles, tail = divmod(n, _TILE)
+def over_columns(f: Columns, *arrays: jax.Array) -> Any:
+    """f(*arrays) for an f that is a sum over columns, tile by tile if they are many.
+
+    Args:
+      f: takes some columns of all arrays.
+      arrays: [..., n], or numbers.
+    """
+    tiles, n = _tiles(arrays)
     if tiles < 2:
-        return (first * weights) @ second.T
+        return f(*arrays)
 
-    def add(i: jax.Array, total: jax.Array) -> jax.Array:
-        a, w, b = (jax.lax.dynamic_slice_in_dim(x, i * _TILE, _TILE, axis=-1) for x in (first, weights, second))
-        return total + (a * w) @ b.T
+    def add(i: jax.Array, total: Any) -> Any:
+        return jax.tree.map(jnp.add, total, f(*_cut(arrays, i * _TILE, _TILE)))
 
-    rest = slice(n - tail, n)
-    start = (first[:, rest] * weights[rest]) @ second[:, rest].T
-    return jax.lax.fori_loop(0, tiles, add, start)
+    return jax.lax.fori_loop(0, tiles, add, f(*_cut(arrays, tiles * _TILE, n - tiles * _TILE)))
+
+
+def change_columns(f: Columns, state: tuple[jax.Array, ...], given: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    """f(*state, *given), a new state, for an f that is the same for each column; in place, tile by tile if many.
+
+    Args:
+      f: takes some columns of all arrays.
+      state: [..., n] each.
+      given: [..., n], or numbers.
+    """
+    tiles, n = _tiles(state)
+    if tiles < 2:
+        return f(*state, *given)
+
+    def put(state: tuple[jax.Array, ...], start: jax.Array | int, size: int) -> tuple[jax.Array, ...]:
+        new = f(*_cut((*state, *given), start, size))
+        return tuple(jax.lax.dynamic_update_slice_in_dim(a, b, start, axis=-1) for a, b in zip(state, new, strict=True))
+
+    state = jax.lax.fori_loop(0, tiles, lambda i, state: put(state, i * _TILE, _TILE), state)
+    return put(state, tiles * _TILE, n - tiles * _TILE)
+
+
+def _tiles(arrays: Sequence[jax.Array]) -> tuple[int, int]:
+    """How many whole tiles there are, and how many columns; one row alone is best taken at once."""
+    n = max(a.shape[-1] for a in arrays if a.ndim)
+    rows = max(math.prod(a.shape[:-1]) for a in arrays if a.ndim)
+    return (n // _TILE if rows > 1 else 0), n
+
+
+def _cut(arrays: Sequence[jax.Array], start: jax.Array | int, size: int) -> list[jax.Array]:
+    return [jax.lax.dynamic_slice_in_dim(a, start, size, axis=-1) if a.ndim else a for a in arrays]

@@ -19,7 +19,7 @@ import numpy as np
 
 from deeprok.errors import DeeprokError
 from deeprok.estimators.base import Estimator, Fit, Health, Observation, Posterior
-from deeprok.estimators.covariance import Correction, Covariance, Evolution, Structure, full
+from deeprok.estimators.covariance import Correction, Covariance, Evolution, Structure, full, over_columns, whiten
 from deeprok.types import record
 
 Batching = Literal["averaged", "joint"]
@@ -47,11 +47,6 @@ class Gains(NamedTuple):
     variance: jax.Array  # [B] innovation variances
     share: jax.Array  # [] mean share of an innovation that its own prediction takes over
     weight: float  # (A e)² times this is the mean of the squared innovations over their variances
-
-    def whiten(self, rows: jax.Array) -> jax.Array:
-        """A times rows [B, ...]."""
-        A = self.whitening
-        return (A * rows.T).T if A.ndim == 1 else A @ rows
 
 
 def averaged_gains(G: jax.Array, R: jax.Array) -> Gains:
@@ -147,25 +142,25 @@ def _evolved(variances: jax.Array, evolution: Evolution) -> jax.Array:
 
 def _left(G: jax.Array, gain: Gains) -> jax.Array:
     """The variance [B] of each observation's prediction after the update."""
-    return jnp.diagonal(G) - jnp.sum(gain.whiten(G) ** 2, axis=0)
+    return jnp.diagonal(G) - jnp.sum(whiten(gain.whitening, G) ** 2, axis=0)
 
 
 def _carried(
-    G: jax.Array, gains: Callable[[jax.Array, jax.Array], Gains], magnitudes: jax.Array, H: jax.Array, R: jax.Array
+    G: jax.Array, gains: Callable[[jax.Array, jax.Array], Gains], sizes: jax.Array, R: jax.Array, n: int
 ) -> jax.Array:
     """R [B], raised where the variance left after the update would be lost in rounding.
 
     Args:
       G: [B, B] covariance of the observations' predictions.
       gains: how the mini-batch is taken.
-      magnitudes: [n] size of the numbers that the new P is computed from, for each weight.
-      H: [B, n] gradients.
+      sizes: [B] Σ h² m over the weights, with gradients h and the size m of the numbers that P is computed from.
       R: [] observation noise.
+      n: weights.
     """
-    precision = np.finfo(H.dtype)
+    precision = np.finfo(G.dtype)
     variance = jnp.diagonal(G)
     noise = jnp.full_like(variance, R)
-    size = jnp.maximum(math.sqrt(H.shape[1]) * ((H * H) @ magnitudes), variance)
+    size = jnp.maximum(math.sqrt(n) * sizes, variance)
     least = _ROUNDINGS * precision.eps * size
     # Enough even if all observations are the same one, each taken over in full: what is left of a
     # variance v is v R / (v + R), and this R leaves `least`.
@@ -270,21 +265,21 @@ def ekf(
         magnitudes = _evolved(structure.magnitudes(belief.P, prior_variances(belief.theta)), evolution)
         step = jnp.zeros_like(belief.theta)
         for iteration in range(iterations):
-            values, H = jax.vmap(jax.value_and_grad(h), (None, 0))(belief.theta + step, xs)
+            theta = belief.theta + step if iteration else belief.theta
+            values, H = jax.vmap(jax.value_and_grad(h), (None, 0))(theta, xs)
             # Seen from the prior's mean, not from where the linearisation is.
             innovation = ys - values + (H @ step if iteration else 0.0)
             HP = structure.project(belief.P, evolution, H)
-            G = HP @ H.T
-            noise = _carried(G, gains, magnitudes, H, R)
+            G, sizes = over_columns(lambda H, HP, sizes: (HP @ H.T, (H * H) @ sizes), H, HP, magnitudes)
+            noise = _carried(G, gains, sizes, R, H.shape[1])
             gain = gains(G, noise)
-            W = gain.whiten(HP)
-            white = gain.whiten(innovation)
-            step = white @ W
+            white = whiten(gain.whitening, innovation)
+            step = whiten(gain.whitening.T, white) @ HP
             if iteration == 0:
                 found = innovation
         moved = GaussianBelief(
             theta=belief.theta + jnp.where(active, learning_rate * step, 0.0),
-            P=structure.correct(belief.P, evolution, Correction(H, HP, W, gain.information, active)),
+            P=structure.correct(belief.P, evolution, Correction(H, HP, gain.whitening, gain.information, active)),
             observation_noise=belief.observation_noise,
             updates=belief.updates + active,
         )
