@@ -68,32 +68,34 @@ def study_filters(
         plan.confidence(seeds, episodes),
         plan.nominal_filter(seeds, episodes),
         plan.structure_tuning(episodes),
-        plan.warm_start(seeds, episodes),
     ]
     elsewhere = [plan.deep_sea(seeds), plan.ferry(seeds)]
-    count = sum(len(study.rows) * len(study.seeds) for study in (*on_cartpole, *elsewhere))
-    with work_bar(console, count * (studies.EXAM + 30.0) + len(KAPPAS) * _CAUTIOUS) as done:
+    later = plan.warm_start(seeds, episodes)  # whose runs begin with beliefs that others end with
+    prepared = {study.name: studies.prepare(out, study) for study in (*on_cartpole, *elsewhere)}
+    total = sum(
+        studies.work(run, study in on_cartpole) for study in (*on_cartpole, *elsewhere) for run in prepared[study.name]
+    )
+    total += 3 * studies.REFERENCE + len(later.rows) * len(later.seeds) * studies.EXAM + len(KAPPAS) * _CAUTIOUS
+    with work_bar(console, total) as done:
         ceiling = studies.references(out, on_cartpole[0].exam, done)["lqr"]
         tables: dict[str, dict[str, Summary]] = {}
-        for study in on_cartpole:
-            prepared = studies.prepare(out, study)
-            studies.train(study.name, prepared, processes, done, console)
-            studies.examine(study.name, prepared, processes, done)
-            tables[study.name] = _table(study, prepared, ceiling)
-        other = {}
+        for study in (*on_cartpole, later):
+            its = prepared.get(study.name) or studies.prepare(out, study)
+            studies.train(study.name, its, processes, done, console)
+            studies.examine(study.name, its, processes, done)
+            tables[study.name] = _table(study, its, ceiling)
         for study in elsewhere:
-            other[study.name] = studies.prepare(out, study)
-            studies.train(study.name, other[study.name], processes, done, console)
+            studies.train(study.name, prepared[study.name], processes, done, console)
         found: dict[str, Any] = {
             "format": 1,
             "test_episodes": on_cartpole[0].exam.grid,
             "conditions": {name: condition.what for name, condition in CONDITIONS.items()},
             "ceiling": summarise({0: ceiling}, ceiling, ""),
             "tables": tables,
-            "deep_sea": _dives(elsewhere[0], other["deep_sea"]),
+            "deep_sea": _dives(elsewhere[0], prepared["deep_sea"]),
             "calibration": {
                 "ekf_dqn": calibration.calibrate(out / "nominal" / "ekf_dqn").to_dict(),
-                **_crossings(elsewhere[1], other["ferry"]),
+                **_crossings(elsewhere[1], prepared["ferry"]),
             },
             "cautious": _cautious(out, episodes, done),
         }

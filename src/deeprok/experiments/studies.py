@@ -89,11 +89,11 @@ def prepare(out: Path, study: Study) -> list[Run]:
     return prepared
 
 
-def work(run: Run) -> float:
-    """What is left to do for a run."""
+def work(run: Run, examined: bool = True) -> float:
+    """What is left to do for a run, which may be examined too."""
     config = run.row.config(run.seed)
     left = 1 - min(1.0, progress_of(run.folder)[1] / config.episodes)
-    return left * _TRAINING[config.row.estimator] + (0 if run.scores.exists() else EXAM)
+    return left * _TRAINING[config.row.estimator] + (EXAM if examined and not run.scores.exists() else 0.0)
 
 
 def train(study: str, prepared: Iterable[Run], processes: int | None, done: Done, console: Console) -> None:
