@@ -163,7 +163,8 @@ def test_kalman_page_has_its_figures(filters: dict[str, Any]) -> None:
 
 
 def test_filters_are_of_these_settings_and_enough_seeds(filters: dict[str, Any]) -> None:
-    for study in (plan.structures(20, 500), plan.exploration(20, 500), plan.structure_tuning(500)):
+    studies = [make(20, 500) for make in (plan.structures, plan.exploration, plan.confidence, plan.warm_start)]
+    for study in (*studies, plan.nominal_filter(20, 500), plan.structure_tuning(500)):
         table = filters["tables"][study.name]
         assert list(table) == [row.name for row in study.rows]
         for row in study.rows:
