@@ -13,7 +13,6 @@ from hypothesis.extra import numpy as hnp
 
 from deeprok.errors import DeeprokError
 from deeprok.uncertainty import (
-    SETS,
     cvar,
     from_box,
     from_list,
@@ -240,11 +239,3 @@ def test_minimum_is_attained(problem: tuple[np.ndarray, np.ndarray]) -> None:
     assert value == min(values)
     assert distribution.sum() == 1
     assert distribution @ values == value
-
-
-def test_sets_check_their_level() -> None:
-    for level in (0.0, -0.1, 1.1, float("nan")):
-        with pytest.raises(DeeprokError, match=f"robust_level is {level:g}"):
-            SETS["cvar"].check_level(level)
-        SETS["minimum"].check_level(level)
-    SETS["cvar"].check_level(1.0)

@@ -392,6 +392,19 @@ def _reproduce(words: Sequence[str]) -> None:
         raise
 
 
+def _solve(words: Sequence[str]) -> None:
+    from deeprok.solve_cli import run_solve  # which takes a moment that no other command needs
+
+    run_solve(words, _out, _err)
+
+
+def _problems(words: Sequence[str]) -> None:
+    _no_options("problems", words)
+    from deeprok.solve_cli import run_problems
+
+    run_problems(_out)
+
+
 class Command(NamedTuple):
     """A word of the command line."""
 
@@ -405,6 +418,8 @@ COMMANDS: dict[str, Command] = {
     "calibrate": Command(_calibrate, "check the posterior's intervals for Q"),
     "export": Command(_export, "write a policy as JSON or ONNX"),
     "reproduce": Command(_reproduce, "the paper's experiment, with table and figures"),
+    "solve": Command(_solve, "solve a robust MDP exactly"),
+    "problems": Command(_problems, "list the problems that solve knows, and their parameters"),
     "algorithms": Command(_algorithms, "list the algorithms"),
     "worlds": Command(_worlds, "list the worlds, their parameters and boxes"),
 }

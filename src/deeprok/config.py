@@ -200,9 +200,10 @@ class Config:
     acting: Acting = "sampled"
     """The model acted on: the nominal one, a fresh draw from the box each episode, or one of the set."""
     robust_set: str = "minimum"
-    """Set of distributions over the models' outcomes: minimum (the paper's hard minimum) or cvar."""
+    """Set of distributions over the models' outcomes: minimum (the paper's hard minimum), cvar, contamination,
+    l1, tv, linf, l2, chi2, kl, burg, wasserstein or entropic."""
     robust_level: float = 0.4
-    """Size of that set: for cvar the worst fraction that is averaged."""
+    """Size of that set: its radius; for cvar the worst fraction that is averaged."""
     confidence: Confidence = "fixed"
     """The level stays, or goes from level_start to robust_level: with time, or as the posterior's spread falls."""
     level_start: float = 1.0
@@ -460,7 +461,7 @@ def check(config: Config) -> None:
         raise DeeprokError(
             f"chunk_steps is {config.chunk_steps}; it must be a multiple of train_every, which is {config.train_every}"
         )
-    SETS[config.robust_set].check_level(config.robust_level)
+    SETS[config.robust_set].check_level(config.robust_level, "robust_level")
     world = config.make_world()
     _check_memory(config, world)
     inputs = len(world.observation_scale)

@@ -281,6 +281,65 @@ def of_filters(found: Mapping[str, Any]) -> dict[str, Figure]:
     return drawn
 
 
+def radius_sweep(
+    radius: np.ndarray,
+    value: np.ndarray,
+    nominal: float,
+    unprotected: np.ndarray | None,
+    nominal_value: np.ndarray | None,
+    title: str,
+    axis: str,
+) -> Figure:
+    """Values against the radius of a set; and, if it is known, what robustness costs against what it buys.
+
+    Args:
+      radius: [R].
+      value: [R] of the policy for each radius, against nature.
+      nominal: of the nominal policy in the nominal model.
+      unprotected: [R] of the nominal policy against nature.
+      nominal_value: [R] of the policy for each radius in the nominal model.
+      title: what it is of.
+      axis: the radius and its set.
+    """
+    from matplotlib.figure import Figure
+
+    judged = unprotected is not None and nominal_value is not None
+    figure = Figure(figsize=(9.2 if judged else 5.2, 3.6), layout="constrained")
+    panels = list(figure.subplots(1, 2 if judged else 1, squeeze=False)[0])
+    size = 3.5 if len(radius) <= 40 else 0
+    left = panels[0]
+    left.set_title(title, fontsize=10)
+    if nominal_value is not None:
+        label = "robust policy, nominal model"
+        left.plot(radius, nominal_value, color=_GREEN, linestyle="-.", marker="^", markersize=size, label=label)
+    label = "robust policy, worst case" if judged else "value"
+    left.plot(radius, value, color=_BLUE, marker="o", markersize=size, label=label)
+    if unprotected is not None:
+        label = "nominal policy, worst case"
+        left.plot(radius, unprotected, color=_ORANGE, linestyle="--", marker="s", markersize=size, label=label)
+    left.set_xlabel(axis)
+    left.set_ylabel("value")
+    if unprotected is not None and nominal_value is not None:
+        right = panels[1]
+        price, protection = nominal - nominal_value, value - unprotected
+        right.plot(price, protection, color="grey", linewidth=0.8, zorder=1)
+        shades = right.scatter(price, protection, c=radius, cmap="cividis", s=28, zorder=2)
+        right.set_xlabel("price: loss in the nominal model")
+        right.set_ylabel("protection: gain in the worst case")
+        if not price.any() and not protection.any():
+            right.annotate(
+                "the nominal policy is best at every radius",
+                (0.5, 0.55),
+                xycoords="axes fraction",
+                ha="center",
+                fontsize=9,
+            )
+        right.set_title("what robustness costs and buys", fontsize=10)
+        figure.colorbar(shades, ax=right, label=axis)
+        figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    return figure
+
+
 def save(figure: Figure, path: Path) -> None:
     """Writes a figure as PNG and as SVG.
 

@@ -1,0 +1,121 @@
+"""Levels from counts: closed forms, and how often they hold the truth."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import rel_entr
+from scipy.stats import chi2
+
+from deeprok.errors import DeeprokError
+from deeprok.uncertainty import RULES, SETS, hoeffding, likelihood_ratio, weissman
+
+every_rule = pytest.mark.parametrize("name", RULES)
+
+
+@pytest.mark.parametrize(
+    ("rule", "counts", "confidence", "level"),
+    [
+        (weissman, [50, 30, 20], 0.95, math.sqrt(2 / 100 * math.log(6 / 0.05))),
+        (weissman, [500, 500], 0.9, math.sqrt(2 / 1000 * math.log(2 / 0.1))),
+        (weissman, [7], 0.9, 0.0),  # one outcome is certain
+        (weissman, [1, 1, 0], 0.95, 2.0),  # the bound says less than that all distributions are within 2
+        (weissman, [0, 0, 0], 0.95, 2.0),
+        (weissman, np.full(2000, 100), 0.95, math.sqrt(2 / 200_000 * (2000 * math.log(2) - math.log(0.05)))),
+        (hoeffding, [50, 30, 20], 0.95, math.sqrt(2 / 100 * math.log(8 / 0.05))),
+        (hoeffding, [0, 0], 0.5, 2.0),
+        (likelihood_ratio, [5, 5], 0.95, 3.841458820694124 / 20),
+        (likelihood_ratio, [50, 30, 20], 1 - math.exp(-3), 6.0 / 200),  # with 2 degrees of freedom −2 log(1 − c)
+        (likelihood_ratio, [0, 0], 0.95, math.inf),
+        (likelihood_ratio, [7], 0.95, 0.0),
+    ],
+)
+def test_known_levels(rule, counts, confidence: float, level: float) -> None:
+    found = rule(np.asarray(counts), confidence)
+    assert found.shape == ()
+    np.testing.assert_allclose(found, level, rtol=1e-12)
+
+
+@every_rule
+def test_rows_are_independent(name: str) -> None:
+    counts = np.random.default_rng(0).integers(0, 20, (3, 4, 6))
+    counts[1, 2] = 0
+    levels = RULES[name].level(counts, 0.9)
+    assert levels.shape == (3, 4)
+    for at in np.ndindex(3, 4):
+        assert levels[at] == RULES[name].level(counts[at], 0.9)
+
+
+@every_rule
+@given(
+    total=st.integers(1, 10**6), more=st.integers(1, 10**6), size=st.integers(2, 50), confidence=st.floats(0.01, 0.99)
+)
+def test_levels_shrink_with_data_and_grow_with_confidence(
+    name: str, total: int, more: int, size: int, confidence: float
+) -> None:
+    rule = RULES[name].level
+
+    def counts(n: int) -> np.ndarray:
+        return np.array([n] + [0] * (size - 1))
+
+    level = rule(counts(total), confidence)
+    assert level > 0
+    assert rule(counts(total + more), confidence) <= level
+    assert rule(counts(total), confidence + 0.005) >= level
+    assert rule(counts(total), confidence, outcomes=size + 1) >= level
+    assert rule(counts(total), confidence, outcomes=size) == level
+    assert rule(np.append(counts(total), 0), confidence) == rule(counts(total), confidence, outcomes=size + 1)
+    if name != "likelihood_ratio":
+        assert weissman(counts(total), confidence) <= hoeffding(counts(total), confidence) <= 2
+
+
+DISTANCES = {
+    "l1": lambda q, p: np.abs(q - p).sum(axis=-1),
+    "kl": lambda q, p: rel_entr(p, q).sum(axis=-1),  # of the truth from the data, the centre
+    "burg": lambda q, p: rel_entr(q, p).sum(axis=-1),
+}
+
+
+@pytest.mark.parametrize(("name", "family"), [(name, s) for name, rule in RULES.items() for s in rule.sets])
+@pytest.mark.parametrize("confidence", [0.5, 0.9])
+def test_the_truth_lies_within(name: str, family: str, confidence: float) -> None:
+    assert family in SETS
+    rng = np.random.default_rng(1)
+    p = np.array([0.35, 0.25, 0.2, 0.2])
+    counts = rng.multinomial(600, p, size=20_000)
+    held = np.mean(DISTANCES[family](counts / 600, p) <= RULES[name].level(counts, confidence))
+    if name == "likelihood_ratio":  # as often as is asked, in the limit
+        assert abs(held - confidence) < 0.02
+    else:  # at least as often; the bounds of L1 are far from tight
+        assert held >= confidence
+
+
+def test_two_outcomes_are_where_weissman_is_tightest() -> None:
+    """One sign is left: |q₁ − p₁| by Hoeffding, which for a fair coin and 1 − c = 0.1 holds 98.6 % of the time."""
+    counts = np.random.default_rng(2).multinomial(10_000, [0.5, 0.5], size=50_000)
+    held = np.mean(np.abs(counts / 10_000 - 0.5).sum(axis=1) <= weissman(counts, 0.9))
+    expected = chi2.cdf(2 * math.log(20), 1)  # the normal limit: 4 n (q₁ − ½)² is χ²
+    assert abs(held - expected) < 0.005
+
+
+@every_rule
+@pytest.mark.parametrize(
+    ("counts", "confidence", "outcomes", "words"),
+    [
+        ([1, -1], 0.9, None, r"counts have -1 at \(1,\); a count is a finite number of at least 0"),
+        ([[1, 2], [math.nan, 1]], 0.9, None, r"counts have nan at \(1, 0\)"),
+        ([], 0.9, None, r"counts have shape \(0,\)"),
+        (3, 0.9, None, r"counts have shape \(\)"),
+        ([1, 2], 1.0, None, "confidence is 1; it must lie between 0 and 1"),
+        ([1, 2], 0.0, None, "confidence is 0; "),
+        ([1, 2], math.nan, None, "confidence is nan; "),
+        ([1, 2], 0.9, 1, "outcomes is 1; it must be at least 2"),
+    ],
+)
+def test_refusals(name: str, counts, confidence: float, outcomes: int | None, words: str) -> None:
+    with pytest.raises(DeeprokError, match=words):
+        RULES[name].level(counts, confidence, outcomes)
