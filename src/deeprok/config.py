@@ -207,7 +207,7 @@ class Config:
     confidence: Confidence = "fixed"
     """The level stays, or goes from level_start to robust_level: with time, or as the posterior's spread falls."""
     level_start: float = 1.0
-    """The level at first, if it changes; for cvar 1 is the mean over the models."""
+    """The level at first, if it changes; for cvar 1 is the mean over the models, for a radius 0 is."""
     level_steps: int = 30_000
     """Steps over which it changes with time."""
 
