@@ -1,29 +1,37 @@
 """Estimators: beliefs over flat weights, updated from labels."""
 
+from deeprok.estimators.backprop import MeanFieldBelief, bayes_by_backprop, gaussian_prior, mixture_prior
 from deeprok.estimators.base import Estimator, Fit, Health, Observation, Posterior, Prediction, predict, stack_outputs
 from deeprok.estimators.covariance import Covariance, block, diagonal, full, low_rank
 from deeprok.estimators.gradient import PointBelief, gradient
 from deeprok.estimators.kalman import GaussianBelief, averaged_gains, ekf, float32_risk, joint_update
+from deeprok.estimators.langevin import ChainBelief, psgld
 
 __all__ = [
+    "ChainBelief",
     "Covariance",
     "Estimator",
     "Fit",
     "GaussianBelief",
     "Health",
+    "MeanFieldBelief",
     "Observation",
     "PointBelief",
     "Posterior",
     "Prediction",
     "averaged_gains",
+    "bayes_by_backprop",
     "block",
     "diagonal",
     "ekf",
     "float32_risk",
     "full",
+    "gaussian_prior",
     "gradient",
     "joint_update",
     "low_rank",
+    "mixture_prior",
     "predict",
+    "psgld",
     "stack_outputs",
 ]

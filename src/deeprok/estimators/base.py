@@ -10,6 +10,8 @@ import jax.numpy as jnp
 
 #: An unbatched observation function, `(theta, x) -> scalar`; `x` is any pytree.
 Observation = Callable[[jax.Array, Any], jax.Array]
+#: `updates so far -> value`; any schedule of optax is one.
+Schedule = Callable[[jax.Array], jax.Array]
 
 
 class Health(NamedTuple):

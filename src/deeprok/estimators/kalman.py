@@ -18,15 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok.errors import DeeprokError
-from deeprok.estimators.base import Estimator, Fit, Health, Observation, Posterior
+from deeprok.estimators.base import Estimator, Fit, Health, Observation, Posterior, Schedule
 from deeprok.estimators.covariance import Correction, Covariance, Evolution, Structure, full, over_columns, whiten
 from deeprok.types import record
 
 Batching = Literal["averaged", "joint"]
 BATCHINGS: tuple[str, ...] = get_args(Batching)
-
-#: `updates so far -> value`; any schedule of optax is one.
-Schedule = Callable[[jax.Array], jax.Array]
 
 
 @record
