@@ -310,8 +310,8 @@ def _calibrate(words: Sequence[str]) -> None:
     if options.json:
         print(json.dumps(found.to_dict()))
         return
-    low, high = min(found.temperature), max(found.temperature)
-    table = Table(title=f"{found.points} values of Q, {len(found.temperature)} seed(s)", title_justify="left")
+    low, high, seeds = min(found.temperature), max(found.temperature), len(found.temperature)
+    table = Table(title=f"{found.points} values of Q, {seeds} seed{'s' if seeds > 1 else ''}", title_justify="left")
     for heading in ("interval claims", "holds", "holds with the temperature of the other seeds"):
         table.add_column(heading, justify="right")
     for i, level in enumerate(found.levels):

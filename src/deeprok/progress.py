@@ -40,18 +40,25 @@ def work_bar(console: Console, total: float) -> Iterator[Callable[[str, float], 
       console: where to write.
       total: the work to do, in any unit; parts count by how long they are likely to take.
     """
-    began = spoken = time.monotonic()
+    spoken = time.monotonic()
     finished = 0.0
+    # Where counting begins: the first piece of work holds what is done once, such as compiling.
+    first: tuple[float, float] | None = None
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[left]}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("starting", total=total, left="")
 
         def done(what: str, work: float) -> None:
-            nonlocal finished, spoken
+            nonlocal finished, spoken, first
             finished += work
             now = time.monotonic()
+            if first is None and work:
+                first = now, finished
             share = min(1.0, finished / total) if total else 1.0
-            left = f" · {_minutes((now - began) * (1 - share) / share)} left" if share > 0.01 else ""
+            left = ""
+            if first and finished > first[1]:
+                pace = (now - first[0]) / (finished - first[1])
+                left = f" · {_minutes(pace * max(0.0, total - finished))} left"
             status = f"{100 * share:3.0f} %{left}"
             bar.update(task, description=what, completed=finished, left=status)
             if not console.is_terminal and now - spoken > _QUIET_SECONDS:
@@ -86,6 +93,8 @@ def training_line(console: Console, configs: Mapping[Path, Config], done: Mappin
     columns = (name, BarColumn(bar_width=10), TextColumn("{task.fields[status]}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=total, completed=sum(done.values()), status="compiling …")
+        if not console.is_terminal:
+            console.print(f"{what}: compiling …", soft_wrap=True, highlight=False)
         spoken = time.monotonic()
 
         def report(folder: Path, line: dict[str, Any]) -> None:
@@ -94,7 +103,7 @@ def training_line(console: Console, configs: Mapping[Path, Config], done: Mappin
             episodes = sum(x["episodes"] for x in last.values())
             left, rate = clock.speak(folder, line, last)
             # What matters least stands last, where a narrow terminal cuts it off.
-            status = f"{left} left · {episodes}/{total} episodes{_status(last)} · {rate} steps/s"
+            status = f"{left}{episodes}/{total} episodes{_status(last)}{rate}"
             bar.update(task, completed=episodes, status=status)
             if not console.is_terminal and time.monotonic() - spoken > _QUIET_SECONDS:
                 console.print(f"{what}: {status}", soft_wrap=True, highlight=False)
@@ -115,7 +124,7 @@ def _status(last: Mapping[Path, Mapping[str, Any]]) -> str:
 
 
 class _Clock:
-    """Steps a second, and the time left.
+    """Steps a second, and the time left; both without the first chunk of a run, which is compiled before.
 
     Episodes grow longer as an agent learns, so what is left is counted in steps: the mean of the
     present length of an episode and the longest possible.
@@ -129,19 +138,22 @@ class _Clock:
         self.length: dict[Path, float] = {}
 
     def speak(self, folder: Path, line: Mapping[str, Any], last: Mapping[Path, Mapping[str, Any]]) -> tuple[str, str]:
-        """Takes a new line into account; says the time left, and the steps a second."""
+        """Takes a new line into account; says the time left, and the steps a second, once they are known."""
+        now = time.monotonic()
+        if not self.steps:
+            self.first = now
         chunk = self.configs[folder].chunk_steps
         taken = line["steps"] - self.steps.get(folder, line["steps"] - chunk)
+        self.taken += taken if folder in self.steps else 0
         self.steps[folder] = line["steps"]
         self.length[folder] = taken / max(1, len(line["returns"]))
-        if self.taken == 0:
-            self.first = time.monotonic() - line["seconds"]
-        self.taken += taken
-        rate = self.taken / max(1e-9, time.monotonic() - self.first)
+        if not self.taken:
+            return "", ""
+        rate = self.taken / max(1e-9, now - self.first)
         left = sum(
             (config.episodes - last[path]["episodes"])
             * (min(self.length.get(path, config.horizon), config.horizon) + config.horizon)
             / 2
             for path, config in self.configs.items()
         )
-        return _minutes(left / max(rate, 1e-9)), f"{rate:,.0f}"
+        return f"{_minutes(left / max(rate, 1e-9))} left · ", f" · {rate:,.0f} steps/s"

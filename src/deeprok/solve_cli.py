@@ -309,7 +309,7 @@ def _sweep(problem: Instance, options: Solve, radii: np.ndarray, err: Console) -
     with work_bar(err, 1 + len(radii) * (3 if judged else 1)) as done:
 
         def advance(work: float) -> None:
-            done(f"radius {len(found)} of {len(radii)}", work)
+            done(f"{len(found)} of {len(radii)} radii done", work)
 
         absent: Setting = {**first, "objective": "nominal"}
         plain = solve(model, **absent, tol=options.tol, method=options.method, advance=advance)

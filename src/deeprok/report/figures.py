@@ -307,16 +307,28 @@ def radius_sweep(
     figure = Figure(figsize=(9.2 if judged else 5.2, 3.6), layout="constrained")
     panels = list(figure.subplots(1, 2 if judged else 1, squeeze=False)[0])
     size = 3.5 if len(radius) <= 40 else 0
+    hollow = {"markerfacecolor": "none"}  # so that lines show where they coincide
     left = panels[0]
     left.set_title(title, fontsize=10)
     if nominal_value is not None:
         label = "robust policy, nominal model"
-        left.plot(radius, nominal_value, color=_GREEN, linestyle="-.", marker="^", markersize=size, label=label)
+        left.plot(
+            radius,
+            nominal_value,
+            color=_GREEN,
+            linestyle="-.",
+            marker="^",
+            markersize=2.2 * size,
+            **hollow,
+            label=label,
+        )
     label = "robust policy, worst case" if judged else "value"
     left.plot(radius, value, color=_BLUE, marker="o", markersize=size, label=label)
     if unprotected is not None:
         label = "nominal policy, worst case"
-        left.plot(radius, unprotected, color=_ORANGE, linestyle="--", marker="s", markersize=size, label=label)
+        left.plot(
+            radius, unprotected, color=_ORANGE, linestyle="--", marker="s", markersize=1.8 * size, **hollow, label=label
+        )
     left.set_xlabel(axis)
     left.set_ylabel("value")
     if unprotected is not None and nominal_value is not None:

@@ -224,10 +224,9 @@ def read_csv(path: str | Path) -> RMDP:
             missing = [name for name in COLUMNS if name not in header]
             surplus = [name for name in header if name not in COLUMNS]
             if missing or surplus or len(header) != len(COLUMNS):
-                wrong = (
-                    f"has no column {missing[0]}" if missing else f"has the column '{(surplus or header)[-1]}' too many"
-                )
-                raise DeeprokError(f"{path}, line 1: the file {wrong}; its columns are {','.join(COLUMNS)}")
+                wrong = f"no column {missing[0]}" if missing else f"the column '{(surplus or header)[-1]}' too many"
+                seen = f"the columns {','.join(header)}" if any(header) else "an empty first line"
+                raise DeeprokError(f"{path}, line 1: there is {wrong} in {seen}; needed are {','.join(COLUMNS)}")
             kinds = np.dtype([(name, np.int64 if name.startswith("id") else np.float64) for name in header])
             body = itertools.dropwhile(lambda line: not line.strip(), file)
             first = next(body, None)

@@ -250,10 +250,9 @@ def _game(
     ):
         if value not in known:
             raise unknown(field, value, known)
-    if not 0 < discount <= 1:
-        raise DeeprokError(f"discount is {discount:g}; it must be above 0 and at most 1")
-    if horizon is None and discount == 1:
-        raise DeeprokError("discount is 1; without a horizon it must be below 1")
+    if not 0 < discount <= 1 or (horizon is None and discount == 1):
+        allowed = "below 1, as there is no horizon" if horizon is None else "at most 1"
+        raise DeeprokError(f"discount is {discount:g}; it must be above 0 and {allowed}")
     if horizon is not None and not (horizon >= 1 and horizon == int(horizon)):
         raise DeeprokError(f"horizon is {horizon}; it must be a whole number of at least 1")
     sign = {"robust": 1, "optimistic": -1, "nominal": 0}[objective]
