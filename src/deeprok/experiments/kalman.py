@@ -6,7 +6,7 @@ Like the paper's experiment it adds up: whatever is finished stays in the folder
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from deeprok import calibration, runs
-from deeprok.checkpoint import write_atomically
 from deeprok.errors import DeeprokError
 from deeprok.evaluation import PAPER_GRID, cautious_policy, cell_player, grid_cells, network_policy
 from deeprok.experiments import plan, studies
@@ -99,8 +97,8 @@ def study_filters(
             },
             "cautious": _cautious(out, episodes, done),
         }
-    _write(out, found)
-    _print(found, out, results)
+    studies.write_report(out, "kalman", found, figures.of_filters(found), kalman_page.kalman_page(found))
+    studies.print_report(out, "kalman", kalman_page.short_tables(found), results)
     return found
 
 
@@ -203,25 +201,3 @@ def _play_cautiously(program: Any, belief: Any, kappa: float, episodes: int) -> 
         returns = play(belief, grid_cells(world, parse_grid(grid, world.nominal)), EPSILON)[:-1]
         scores[name] = float((returns > world.success_return).mean())
     return scores
-
-
-def _write(out: Path, found: Mapping[str, Any]) -> None:
-    """The page with its figures and numbers, laid out as the documentation has it."""
-    report = out / "report"
-    (report / "kalman").mkdir(parents=True, exist_ok=True)
-    for name, figure in figures.of_filters(found).items():
-        figures.save(figure, report / "kalman" / name)
-    studies.write_json(report / "kalman" / "kalman.json", found)
-    write_atomically(report / "kalman.md", kalman_page.kalman_page(found).encode())
-
-
-def _print(found: Mapping[str, Any], out: Path, results: Console) -> None:
-    for title, header, *lines in kalman_page.short_tables(found):
-        table = Table(title=title, title_justify="left", title_style="bold")
-        for i, column in enumerate(header):
-            table.add_column(column, justify="right" if i else "left")
-        for line in lines:
-            table.add_row(*line)
-        results.print(table)
-    results.print(f"page and figures: {out / 'report' / 'kalman.md'}", highlight=False, soft_wrap=True)
-    results.print(f"all numbers: {out / 'report' / 'kalman' / 'kalman.json'}", highlight=False, soft_wrap=True)

@@ -16,10 +16,8 @@ from typing import Any
 import jax
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from deeprok import checkpoint, jobs
-from deeprok.checkpoint import write_atomically
 from deeprok.errors import DeeprokError
 from deeprok.evaluation import PAPER_GRID
 from deeprok.experiments import plan, sb3, studies
@@ -86,7 +84,7 @@ def reproduce(
             studies.examine(name, prepared_runs, processes, done)
         stable = _stable_baselines(out, others, episodes, processes, done) if full else {}
     found = _collect(chosen, prepared, references, stable, preset)
-    _write(out, found)
+    studies.write_report(out, "results", found, figures.of_results(found), page.results_page(found))
     _print(found, out, results)
     return found
 
@@ -188,28 +186,11 @@ def _speed(table: Mapping[str, Summary]) -> dict[str, Any]:
     return {"value": ratio.value, "ci": list(ratio.interval) if ratio.interval else None}
 
 
-def _write(out: Path, found: Mapping[str, Any]) -> None:
-    """The page with its figures and numbers, laid out as the documentation has it."""
-    report = out / "report"
-    (report / "results").mkdir(parents=True, exist_ok=True)
-    for name, figure in figures.of_results(found).items():
-        figures.save(figure, report / "results" / name)
-    studies.write_json(report / "results" / "results.json", found)
-    write_atomically(report / "results.md", page.results_page(found).encode())
-
-
 def _print(found: Mapping[str, Any], out: Path, results: Console) -> None:
     count = max(agent["seeds"] for agent in found["agents"].values())
     title = (
         f"preset {found['preset']}, {count} seed{'s' if count > 1 else ''}, 7 × 7 grid, ε = {found['epsilon']:g}, "
         f"{found['test_episodes']} episodes a cell"
     )
-    table = Table(title=title, title_justify="left", title_style="bold")
-    header, *lines = page.main_table({**found["agents"], **found["references"]}, short=True)
-    for column in header:
-        table.add_column(column, justify="left" if column == header[0] else "right")
-    for line in lines:
-        table.add_row(*line)
-    results.print(table)
-    results.print(f"page and figures: {out / 'report' / 'results.md'}", highlight=False, soft_wrap=True)
-    results.print(f"all numbers: {out / 'report' / 'results' / 'results.json'}", highlight=False, soft_wrap=True)
+    table = page.main_table({**found["agents"], **found["references"]}, short=True)
+    studies.print_report(out, "results", [(title, *table)], results)

@@ -8,14 +8,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
+from rich.table import Table
 
 from deeprok import checkpoint, jobs, runs
 from deeprok.checkpoint import write_atomically
@@ -25,10 +26,14 @@ from deeprok.experiments.exam import EPSILON, Exam, Scores, Snapshots, make_exam
 from deeprok.experiments.plan import Row, Study
 from deeprok.experiments.references import Controller, make_linear_policy, search_linear
 from deeprok.networks import QNetwork
+from deeprok.report import figures
 from deeprok.trainer import progress_of
 from deeprok.training import make_program
 from deeprok.uncertainty.models import parse_grid
 from deeprok.worlds import cartpole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: Called with what is being done and how much of the work it was.
 Done = Callable[[str, float], None]
@@ -198,3 +203,26 @@ def references(out: Path, exam: Exam, done: Done) -> dict[str, Scores]:
 def write_json(path: Path, content: Any) -> None:
     """Writes a JSON file, whole or not at all."""
     write_atomically(path, (json.dumps(content) + "\n").encode())
+
+
+def write_report(out: Path, name: str, found: Any, drawn: Mapping[str, Figure], page: str) -> None:
+    """A page NAME.md with its figures and numbers in NAME/, laid out as the documentation has it."""
+    report = out / "report"
+    (report / name).mkdir(parents=True, exist_ok=True)
+    for title, figure in drawn.items():
+        figures.save(figure, report / name / title)
+    write_json(report / name / f"{name}.json", found)
+    write_atomically(report / f"{name}.md", page.encode())
+
+
+def print_report(out: Path, name: str, tables: Iterable[Sequence[Any]], results: Console) -> None:
+    """Prints tables, of each a title, a header and its lines, and where the report of `write_report` is."""
+    for title, header, *lines in tables:
+        table = Table(title=title, title_justify="left", title_style="bold")
+        for i, column in enumerate(header):
+            table.add_column(column, justify="right" if i else "left")
+        for line in lines:
+            table.add_row(*line)
+        results.print(table)
+    for what, path in (("page and figures", f"{name}.md"), ("all numbers", f"{name}/{name}.json")):
+        results.print(f"{what}: {out / 'report' / path}", highlight=False, soft_wrap=True)
