@@ -45,12 +45,12 @@ def test_a_million_updates_of_a_cart_pole_run() -> None:
     config = deeprok.make_config("deep_rok", "tuned", episodes=20_000, snapshot_every=0)
     program = make_program(config)
     states = jax.jit(jax.vmap(program.init))(jnp.stack([jax.random.key(0)]))
-    before = np.trace(states.agent.belief.P.groups[0][0])
+    before = np.trace(states.agent.belief.P.groups[0][0, 0])
     chunks = (config.warm_up + UPDATES) // config.chunk_steps + 1
     for chunk in range(chunks):
         states, log = program.chunk(states, chunk * config.chunk_steps)
         if chunk % 50 == 0 or chunk == chunks - 1:
-            P = np.asarray(states.agent.belief.P.groups[0][0])[:, : states.agent.belief.theta.shape[1]]
+            P = np.asarray(states.agent.belief.P.groups[0][0, 0])[:, : states.agent.belief.theta.shape[1]]
             np.testing.assert_array_equal(P, P.T)
             assert np.linalg.eigvalsh(P.astype(float)).min() > 0
             np.linalg.cholesky(P)
