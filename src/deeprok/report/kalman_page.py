@@ -206,7 +206,7 @@ def _coverage(found: Mapping[str, Any]) -> Lines:
                 names.get(name, f"Deep-RoK, {name}"),
                 *(f"{100 * share:.0f}" for share in row["coverage"]),
                 f"{min(row['temperature']):.2g} – {max(row['temperature']):.2g}",
-                *(f"{100 * share:.0f}" for share in row["calibrated"] or ["–"] * len(levels)),
+                *([f"{100 * share:.0f}" for share in row["calibrated"]] if row["calibrated"] else ["–"] * len(levels)),
                 f"{row['deviation']:.3g}",
                 f"{row['error']:.3g}",
             ]
