@@ -45,7 +45,7 @@ def test_a_million_updates_of_a_cart_pole_run() -> None:
     config = deeprok.make_config("deep_rok", "tuned", episodes=20_000, snapshot_every=0)
     program = make_program(config)
     states = jax.jit(jax.vmap(program.init))(jnp.stack([jax.random.key(0)]))
-    before = np.trace(states.agent.belief.P.groups[0][0, 0])
+    prior = float(states.agent.belief.P.groups[0][0, 0, 0, 0])
     chunks = (config.warm_up + UPDATES) // config.chunk_steps + 1
     for chunk in range(chunks):
         states, log = program.chunk(states, chunk * config.chunk_steps)
@@ -56,7 +56,8 @@ def test_a_million_updates_of_a_cart_pole_run() -> None:
             np.linalg.cholesky(P)
             assert np.asarray(log.fit.health.floored).sum() == 0
     assert states.agent.belief.updates[0] >= UPDATES
-    assert np.trace(P) < before  # it has learned
+    # It has learned along what it sees; where it does not, process noise has added up.
+    assert np.linalg.eigvalsh(P.astype(float)).min() < 0.1 * prior
 
 
 # A million updates in single precision
