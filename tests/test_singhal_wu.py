@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import matplotlib
 import numpy as np
 import pytest
+import scipy.stats
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "algorithms" / "singhal_wu.md"
@@ -119,9 +120,8 @@ def test_settings_are_chosen_on_the_other_seeds(script: Any) -> None:
 
 
 def test_wilson_interval(script: Any) -> None:
-    scipy_stats = pytest.importorskip("scipy.stats")
     for successes in (0, 3, 10):
-        found = scipy_stats.binomtest(successes, 10).proportion_ci(0.95, method="wilson")
+        found = scipy.stats.binomtest(successes, 10).proportion_ci(0.95, method="wilson")
         np.testing.assert_allclose(script.wilson(successes, 10), (found.low, found.high), atol=1e-4)
 
 

@@ -214,7 +214,7 @@ _DIVER: dict[str, Any] = {
 
 
 def deep_sea(seeds: int) -> Study:
-    """A treasure that chance does not find, for each way to explore and each depth."""
+    """A treasure that chance finds late or never, for each way to explore and each depth."""
     scales = {"epsilon": 1.0, "thompson": 1.0, "ucb": 3.0}
     rows = [
         Row(f"{name} {depth}", "ekf_dqn", changes={**_DIVER, "horizon": depth, "explore": name, "explore_scale": scale})
