@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from deeprok import calibration, runs
-from deeprok.agents import make_agent
 from deeprok.calibration import Intervals, coverage, earned_values, fit_temperature, summarise
 from deeprok.cli import main
 from deeprok.config import make_config
+from deeprok.evaluation import ensemble_policy
 from deeprok.trainer import train_together
 
 
@@ -54,11 +54,11 @@ def test_earned_values_of_the_treadmill(probes) -> None:
     """Each step earns 1; a world that ends after L steps leaves a state of age a worth (1 − γ^(L − a)) / (1 − γ)."""
     config = make_config("ekf_dqn", world="treadmill", horizon=4, hidden=(2,))
     world = config.make_world()
-    agent = make_agent(config, world)
-    theta = agent.network.init(jax.random.key(0))
+    network = config.make_network(world)
+    act = ensemble_policy(network, network.init(jax.random.key(0))[None], "mean")
     for lifetime in (3.0, 1e9):
         models = {"lifetime": jnp.array([lifetime, lifetime])}
-        _, values = earned_values(world, agent, theta, models, 0.9, 50, jax.random.key(1))
+        _, values = earned_values(world, act, models, 0.9, 50, jax.random.key(1))
         assert values.shape == (50, 2)
         if lifetime > 1e6:
             np.testing.assert_allclose(values, 10.0, rtol=1e-3)
@@ -68,7 +68,7 @@ def test_earned_values_of_the_treadmill(probes) -> None:
             assert nearest.max() < 1e-4
             assert len(np.unique(np.round(np.asarray(values), 3))) == 3  # states of every age are visited
     both = {"lifetime": jnp.array([1.0, 2.0])}
-    _, values = earned_values(world, agent, theta, both, 0.9, 20, jax.random.key(1))
+    _, values = earned_values(world, act, both, 0.9, 20, jax.random.key(1))
     # The mean over models: at first 1 and 1 + γ; a step later both end.
     np.testing.assert_allclose(np.unique(np.round(np.asarray(values), 4)), [1.0, 1.45])
 

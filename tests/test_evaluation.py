@@ -55,7 +55,7 @@ def write_run(
     run = program.init(jax.random.key(config.seed))
 
     def belief(theta: Any) -> Any:
-        return program.agent.estimator.init(jnp.asarray(theta))
+        return program.estimator.init(jnp.asarray(theta))
 
     run = dataclasses.replace(
         run,

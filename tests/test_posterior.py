@@ -127,11 +127,11 @@ def test_caution(trained: Path) -> None:
     program = make_program(runs.read_config(trained))
     belief = runs.load_belief(trained, program, "last")
     obs = jax.random.normal(jax.random.key(0), (50, 4))
-    mean, deviation = (np.asarray(part) for part in program.agent.values(belief, obs))
+    mean, deviation = (np.asarray(part) for part in program.values(belief, obs))
     for kappa in (0.0, 0.7, -2.0):
-        act = cautious_policy(program.agent, kappa)(belief, program.world.nominal)
+        act = cautious_policy(program.values, kappa)(belief, program.world.nominal)
         np.testing.assert_array_equal(act(obs), np.argmax(mean - kappa * deviation, axis=1))
-    afraid = cautious_policy(program.agent, 1e6)(belief, program.world.nominal)
+    afraid = cautious_policy(program.values, 1e6)(belief, program.world.nominal)
     np.testing.assert_array_equal(afraid(obs), np.argmin(deviation, axis=1))
 
 
@@ -204,8 +204,8 @@ FORK: dict[str, Any] = dict(
 )  # fmt: skip
 
 
-def prize(run: Any, agent: Any) -> float:
-    return float(agent.network.apply(run.theta[0], np.array([0.0, 0.0, 1.0]))[0])
+def prize(run: Any, program: Any) -> float:
+    return float(program.network.apply(run.theta[0], np.array([0.0, 0.0, 1.0]))[0])
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def prize(run: Any, agent: Any) -> float:
 def test_level_follows_confidence(train, build, probes, changes: dict[str, Any], expected: float) -> None:
     config = make_config("deep_rok", **FORK, **changes)
     run = train(config, chunks=4)
-    assert prize(run, build(config).program.agent) == pytest.approx(expected, abs=0.1)
+    assert prize(run, build(config).program) == pytest.approx(expected, abs=0.1)
     if config.confidence == "spread":
         first, lately = run.last.agent.gains[0]
         assert lately < 0.3 * first

@@ -338,8 +338,8 @@ def broken_belief() -> Callable[..., str | None]:
         stacked = jax.tree.map(lambda x: x[None], belief)
         state = dataclasses.replace(states, agent=dataclasses.replace(states.agent, belief=stacked))
         health = Health(np.array([[1.0] * 99 + [variance]]), *[np.zeros((1, 100))] * 4)
-        log = trainer.Log(np.zeros(1), np.zeros(1), Fit(np.zeros((1, 100)), health))
-        return trainer._breakdown(state, log, trainer._make_look(program)(stacked), 0, 100, config)
+        log = trainer.Log(np.zeros(1), np.zeros(1), np.ones((1, 100), bool), Fit(np.zeros((1, 100)), health))
+        return trainer._breakdown(state, log, trainer._make_look(program)(stacked), 0, program, config)
 
     return said
 

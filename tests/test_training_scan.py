@@ -261,7 +261,7 @@ def probe(algorithm: str, world: str, inputs: int, **changes: Any) -> Config:
 def test_learns_the_known_values(train, build, probes, algorithm, changes, expected) -> None:
     config = probe(algorithm, "fork", 3, box="wind=0.5:1.5,prize=0.5:1.5", fixed_models=WEATHERS, **changes)
     run = train(config, chunks=4)
-    q = build(config).program.agent.network.apply(jnp.asarray(run.theta[0]), jnp.eye(3))
+    q = build(config).program.network.apply(jnp.asarray(run.theta[0]), jnp.eye(3))
     np.testing.assert_allclose(q, expected, atol=0.05)
 
 
@@ -284,7 +284,7 @@ def test_only_termination_ends_the_future(train, build, probes, algorithm: str, 
     config = probe(algorithm, "treadmill", 1, box="lifetime=5:20", nominal=nominal, fixed_models=fixed)
     run = train(config, chunks=4)
     assert run.last.episodes[0] == 800
-    q = build(config).program.agent.network.apply(jnp.asarray(run.theta[0]), jnp.ones(1))
+    q = build(config).program.network.apply(jnp.asarray(run.theta[0]), jnp.ones(1))
     np.testing.assert_allclose(q, value, rtol=0.05)
 
 

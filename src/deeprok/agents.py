@@ -43,6 +43,10 @@ class Draw:
     weights: jax.Array  # [2] uint32 data of the key for a draw from the posterior; [0] unless one is needed
 
 
+#: `(belief, obs) -> (mean, deviation)` of Q [C, A] at observations [C, D].
+Values = Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]]
+
+
 class Agent(NamedTuple):
     """Pure functions; drivers call them and know nothing else of an algorithm.
 
@@ -70,7 +74,7 @@ class Agent(NamedTuple):
     renew: Callable[[AgentState, Draw, jax.Array], AgentState]
     learn: Callable[[AgentState, Draw, jax.Array, jax.Array], tuple[AgentState, Fit]]
     greedy: Callable[[jax.Array, jax.Array], jax.Array]
-    values: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]]
+    values: Values
     estimator: Estimator
     network: QNetwork
 

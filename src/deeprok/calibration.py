@@ -18,9 +18,9 @@ import numpy as np
 from scipy import stats
 
 from deeprok import runs
-from deeprok.agents import Agent
 from deeprok.config import Config
 from deeprok.errors import DeeprokError
+from deeprok.evaluation import Policy, ensemble_policy
 from deeprok.runs import Keep
 from deeprok.training import Program, make_program
 from deeprok.types import Model
@@ -110,14 +110,13 @@ def summarise(found: Mapping[int, Intervals]) -> Calibration:
 
 
 def earned_values(
-    world: World, agent: Agent, theta: jax.Array, models: Model, discount: float, states: int, key: jax.Array
+    world: World, act: Policy, models: Model, discount: float, states: int, key: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """States that a greedy policy visits, and what each action in them earns on average over models.
 
     Args:
       world: the world.
-      agent: the agent.
-      theta: weights of the policy.
+      act: the policy.
       models: name -> [M]; one of them is met in each visited state, all of them in its values.
       discount: γ.
       states: C, how many states.
@@ -138,7 +137,7 @@ def earned_values(
 
         def step(carry: Any, t: jax.Array) -> Any:
             state, obs, alive = carry
-            outcome = world.step(jax.random.fold_in(step_key, t), state, agent.greedy(theta, obs), params)
+            outcome = world.step(jax.random.fold_in(step_key, t), state, act(obs), params)
             going = alive & (t < length) & ~outcome.terminated
             moved = jax.tree.map(lambda a, b: jnp.where(going, a, b), (outcome.state, outcome.obs), (state, obs))
             return (*moved, going), None
@@ -158,7 +157,7 @@ def earned_values(
             outcome = world.step(jax.random.fold_in(key, t), state, action, params)
             earned = earned + worth * outcome.reward
             worth = discount * worth * (1.0 - outcome.terminated)
-            return (outcome.state, agent.greedy(theta, outcome.obs), worth, earned), None
+            return (outcome.state, act(outcome.obs), worth, earned), None
 
         one = jnp.ones((), float)
         start = (state, action, one, jnp.zeros((), float))
@@ -201,7 +200,7 @@ def calibrate(
         )
     with config.arithmetic():
         program = make_program(config)
-        if program.agent.estimator.posterior is None:
+        if program.estimator.posterior is None:
             raise DeeprokError(f"{config.algorithm} has no posterior, so it gives no intervals")
         intervals = _make_intervals(config, program, states, models, seed)
         return summarise(
@@ -211,7 +210,7 @@ def calibrate(
 
 def _make_intervals(config: Config, program: Program, states: int, models: int, seed: int) -> Any:
     """A function `belief -> Intervals`, compiled once for all seeds."""
-    world, agent = program.world, program.agent
+    world = program.world
     models_key, play_key = jax.random.split(jax.random.key(seed))
     if config.acting == "nominal":
         drawn = {name: jnp.full(1, getattr(world.nominal, name), float) for name in config.make_box(world)}
@@ -220,8 +219,8 @@ def _make_intervals(config: Config, program: Program, states: int, models: int, 
 
     @jax.jit
     def compute(belief: Any) -> tuple[jax.Array, ...]:
-        theta = agent.estimator.mean(belief)
-        obs, truth = earned_values(world, agent, theta, drawn, config.discount, states, play_key)
-        return (*agent.values(belief, obs), truth)
+        act = ensemble_policy(program.network, program.estimator.mean(belief)[None], "mean")
+        obs, truth = earned_values(world, act, drawn, config.discount, states, play_key)
+        return (*program.values(belief, obs), truth)
 
     return lambda belief: Intervals(*(np.asarray(part, float) for part in compute(belief)))

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from deeprok import jobs, runs
 from deeprok.calibration import calibrate
-from deeprok.config import ALGORITHMS, Config, GradientConfig, KalmanConfig, Preset, check, make_config
+from deeprok.config import ALGORITHMS, ESTIMATOR_KINDS, Config, Preset, check, make_config
 from deeprok.errors import DeeprokError, unknown
 from deeprok.evaluation import Evaluation, PolicyKind, evaluate
 from deeprok.experiments.kalman import study_filters
@@ -201,7 +201,7 @@ def _parse_train(algorithm: str, words: Sequence[str]) -> Train:
             chosen[name.removeprefix("--")] = value if equals else following
     base = make_config(algorithm, **chosen)
     own = {field.name for field in dataclasses.fields(base.estimator)}
-    others = {field.name for kind in (GradientConfig, KalmanConfig) for field in dataclasses.fields(kind)} - own
+    others = {field.name for kind in ESTIMATOR_KINDS.values() for field in dataclasses.fields(kind)} - own
     for word in words:
         if word.partition("=")[0].removeprefix("--").replace("-", "_") in others and word.startswith("--"):
             raise DeeprokError(f"{word} is not a setting of {algorithm}, which has a {base.row.estimator} estimator")
@@ -331,8 +331,8 @@ def _export(words: Sequence[str]) -> None:
     with config.arithmetic():
         program = make_program(config)
         folder = max(folders, key=lambda path: runs.best_trial(path, program))
-        theta = program.agent.estimator.mean(runs.load_belief(folder, program, options.keep))
-        export_policy(program.agent.network, np.asarray(theta), program.world, options.format, options.out)
+        theta = program.estimator.mean(runs.load_belief(folder, program, options.keep))
+        export_policy(program.network, np.asarray(theta), program.world, options.format, options.out)
     _out.print(f"{folder} ({options.keep} weights) → {options.out}", highlight=False, soft_wrap=True)
 
 

@@ -159,7 +159,9 @@ class KalmanConfig:
     """Linearisations of an update, each at the result of the last."""
 
 
-_ESTIMATOR_KINDS: dict[str, type[GradientConfig | KalmanConfig]] = {
+EstimatorConfig = GradientConfig | KalmanConfig
+
+ESTIMATOR_KINDS: dict[str, type[EstimatorConfig]] = {
     "gradient": GradientConfig,
     "kalman": KalmanConfig,
 }
@@ -221,7 +223,7 @@ class Config:
     """Activation of the hidden layers: tanh, relu, sigmoid, elu or silu."""
     input_scale: tuple[float, ...] = ()
     """What each observation is multiplied by before the network; if empty 1."""
-    estimator: GradientConfig | KalmanConfig = GradientConfig()
+    estimator: EstimatorConfig = GradientConfig()
     """How the weights are learned."""
     prior: str = ""
     """Run folder whose last belief is where this run begins: mean and covariance."""
@@ -358,7 +360,7 @@ _WORLDS: dict[tuple[str, str], dict[str, Any]] = {
     ("tuned", "ferry"): {"horizon": 40, "episodes": 2000, "target_period": 200, "epsilon_steps": 5000},
 }
 
-_ESTIMATORS: dict[str, dict[str, GradientConfig | KalmanConfig]] = {
+_ESTIMATORS: dict[str, dict[str, EstimatorConfig]] = {
     "paper": {"gradient": GradientConfig(), "kalman": KalmanConfig()},
     "tuned": {
         "gradient": GradientConfig(learning_rate=1e-4),
@@ -425,7 +427,7 @@ def from_json(text: str, origin: str) -> Config:
     algorithm = str(fields.get("algorithm"))
     if algorithm not in ALGORITHMS:
         raise unknown(f"algorithm in {origin}", algorithm, ALGORITHMS)
-    kind = _ESTIMATOR_KINDS[ALGORITHMS[algorithm].estimator]
+    kind = ESTIMATOR_KINDS[ALGORITHMS[algorithm].estimator]
     fields["estimator"] = _build(kind, fields.get("estimator"), origin)
     config: Config = _build(Config, fields, origin)
     check(config)
@@ -455,7 +457,7 @@ def check(config: Config) -> None:
     for name, rule in _RULES.items():
         if name in fields and not rule.allows(fields[name]):
             raise DeeprokError(f"{name} is {_shown(fields[name])}; it must be {rule.words}")
-    if not isinstance(config.estimator, _ESTIMATOR_KINDS[config.row.estimator]):
+    if not isinstance(config.estimator, ESTIMATOR_KINDS[config.row.estimator]):
         raise DeeprokError(f"estimator is {config.estimator}; {config.algorithm} takes a {config.row.estimator} one")
     if config.chunk_steps % config.train_every:
         raise DeeprokError(

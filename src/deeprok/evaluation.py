@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok import runs
-from deeprok.agents import Agent
+from deeprok.agents import Values
 from deeprok.checkpoint import write_atomically
 from deeprok.errors import DeeprokError, unknown
 from deeprok.estimators import Estimator
@@ -73,17 +73,17 @@ def draw_members(estimator: Estimator, belief: Any, kind: PolicyKind, members: i
     return np.asarray(jax.jit(jax.vmap(estimator.posterior.sample, (None, 0)))(belief, keys))
 
 
-def cautious_policy(agent: Agent, kappa: float) -> PolicyOf:
+def cautious_policy(values: Values, kappa: float) -> PolicyOf:
     """What a belief chooses when each action is worth Q − κσ to it.
 
     Args:
-      agent: the agent, whose belief takes the place of weights.
+      values: the program's; its belief takes the place of weights.
       kappa: κ; 0 is the greedy action of the mean, below 0 the belief is optimistic.
     """
 
     def policy_of(belief: Any, params: Any) -> Policy:
         def act(obs: jax.Array) -> jax.Array:
-            mean, deviation = agent.values(belief, obs)
+            mean, deviation = values(belief, obs)
             return jnp.argmax(mean - kappa * deviation, axis=1)
 
         return act
@@ -369,7 +369,7 @@ def evaluate(
     with configs[0].arithmetic():
         config = configs[0]
         program = make_program(config)
-        estimator = program.agent.estimator
+        estimator = program.estimator
         if policy != "mean" and not estimator.posterior:
             raise DeeprokError(f"policy is {policy}, but {config.algorithm} has no posterior; use policy mean")
         if grid is None:
@@ -379,7 +379,7 @@ def evaluate(
         else:
             raise DeeprokError(f"grid is {grid!r}; it must be text, as name=low:high:count,…")
         policy_of = (
-            cautious_policy(program.agent, kappa) if policy == "lcb" else network_policy(program.agent.network, policy)
+            cautious_policy(program.values, kappa) if policy == "lcb" else network_policy(program.network, policy)
         )
         play = cell_player(program.world, policy_of, episodes)
         cells = grid_cells(program.world, axes)

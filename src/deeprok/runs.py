@@ -119,9 +119,10 @@ def read_config(folder: Path) -> Config:
 def templates(program: Program) -> tuple[RunState, Best]:
     """Shapes of what a checkpoint of this program holds."""
     run = jax.eval_shape(program.init, jax.random.key(0))
+    theta = jax.eval_shape(program.estimator.mean, run.agent.belief)
     best = Best(
         belief=run.agent.belief,
-        trial_return=jax.ShapeDtypeStruct((), run.agent.target.dtype),  # type: ignore[arg-type]
+        trial_return=jax.ShapeDtypeStruct((), theta.dtype),  # type: ignore[arg-type]
         steps=run.steps,
     )
     return run, best

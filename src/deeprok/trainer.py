@@ -58,7 +58,7 @@ def _train_together(folders: Sequence[Path], configs: Sequence[Config], report: 
     look = _make_look(program)
     broken: dict[int, str] = {}
     steps = np.array(states.steps)  # a copy, as the states are donated
-    t = int(steps.max())
+    t = program.clock(states)
     saved = time.monotonic()
     with interruptions() as interrupted:
         while True:
@@ -80,14 +80,14 @@ def _train_together(folders: Sequence[Path], configs: Sequence[Config], report: 
             before, steps = steps, np.array(states.steps)
             seconds = time.monotonic() - began
             for i in active:
-                problem = _breakdown(states, log, spread, i, steps[i] - before[i], config)
+                problem = _breakdown(states, log, spread, i, program, config)
                 if problem:
                     kept = progress_of(folders[i])[0]
                     left = f"{folders[i]} keeps its checkpoint of step {kept}" if kept else "it had no checkpoint yet"
                     where = f"seed {configs[i].seed}: between steps {before[i]} and {steps[i]}"
                     broken[i] = f"{where} {problem}, in a new run ({left})"
                     continue
-                line = _metrics(states, log, spread, i, int(before[i]), int(steps[i]), config, seconds)
+                line = _metrics(states, log, spread, i, config, seconds)
                 if i in due:
                     line["trial_return"] = float(scores[i])
                 runs.append_metrics(folders[i], line)
@@ -120,7 +120,7 @@ def _start(folders: Sequence[Path], configs: Sequence[Config], program: Program)
             # Until the first trial there is nothing better than the prior.
             best = Best(
                 belief=run.agent.belief,
-                trial_return=jnp.full((), -jnp.inf, run.agent.target.dtype),
+                trial_return=jnp.full((), -jnp.inf, best_template.trial_return.dtype),
                 steps=jnp.int32(0),
             )
         # A crash may have come between metrics and checkpoint: forget what will be done again.
@@ -137,8 +137,8 @@ def _make_trial(config: Config, program: Program) -> Callable[[Any], jax.Array]:
     box = config.make_box(program.world)
 
     def trial(belief: Any) -> jax.Array:
-        theta = program.agent.estimator.mean(belief)
-        policy = ensemble_policy(program.agent.network, theta[None], "mean")
+        theta = program.estimator.mean(belief)
+        policy = ensemble_policy(program.network, theta[None], "mean")
         models = sample_box(models_key, box, (config.trial_models,))
         return jnp.mean(play_episodes(program.world, policy, models, episodes_key, config.trial_epsilon))
 
@@ -173,7 +173,7 @@ class Spread(NamedTuple):
 
 def _make_look(program: Program) -> Callable[[Any], Spread | None]:
     """A function `beliefs -> Spread` for posteriors; None for points."""
-    posterior = program.agent.estimator.posterior
+    posterior = program.estimator.posterior
 
     def look(belief: Any) -> Spread | None:
         if posterior is None:
@@ -189,16 +189,13 @@ def _metrics(
     log: Log,
     spread: Spread | None,
     i: int,
-    before: int,
-    after: int,
     config: Config,
     seconds: float,
 ) -> dict[str, Any]:
     """A line of `metrics.jsonl` for the i-th run's chunk."""
-    taken = after - before
-    ended = np.asarray(log.ended[i]).reshape(-1)[:taken]
-    returns = np.asarray(log.earned[i]).reshape(-1)[:taken][ended]
-    updates = slice(max(0, config.warm_up - before) // config.train_every, taken // config.train_every)
+    after = int(states.steps[i])
+    returns = np.asarray(log.earned[i])[np.asarray(log.ended[i])]
+    updates = np.asarray(log.learned[i])
     line: dict[str, Any] = {
         "steps": after,
         "episodes": int(states.episodes[i]),
@@ -231,10 +228,12 @@ def _health(health: Health, observations: int) -> dict[str, Any]:
     }
 
 
-def _breakdown(states: RunState, log: Log, spread: Spread | None, i: int, taken: int, config: Config) -> str | None:
+def _breakdown(
+    states: RunState, log: Log, spread: Spread | None, i: int, program: Program, config: Config
+) -> str | None:
     """What is wrong with the i-th run after a chunk, and what to change; None if nothing is."""
-    belief = states.agent.belief
-    updates = slice(taken // config.train_every)
+    belief = jax.tree.map(lambda leaf: leaf[i], states.agent.belief)
+    updates = np.asarray(log.learned[i])
     loss = np.asarray(log.fit.loss[i])[updates]
     settings = config.estimator
     if isinstance(settings, KalmanConfig):
@@ -247,7 +246,7 @@ def _breakdown(states: RunState, log: Log, spread: Spread | None, i: int, taken:
         variance = np.asarray(log.fit.health.variance[i])[updates]
         if (bad := ~(variance > 0) & np.isfinite(loss)).any():
             return f"an innovation variance was not positive ({variance[bad][0]:g}); {remedy}"
-    if not np.isfinite(np.asarray(belief.theta[i])).all():
+    if not np.isfinite(np.asarray(program.estimator.mean(belief))).all():
         return f"the weights became infinite or not a number; {remedy}"
     if spread and not spread.definite[i]:
         return f"the covariance stopped being positive definite; {remedy} or --process-noise"

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from deeprok.agents import Agent, AgentState, Draw, make_agent
+from deeprok.agents import AgentState, Draw, Values, make_agent
 from deeprok.config import Config
-from deeprok.estimators import Fit
+from deeprok.estimators import Estimator, Fit
+from deeprok.networks import QNetwork
 from deeprok.types import Model, Transition, record, select
 from deeprok.uncertainty import sample_box
 from deeprok.worlds import World, branch, with_model
@@ -59,24 +60,31 @@ class Log(NamedTuple):
 
     ended: jax.Array  # [train_every] bool, whether each step ended an episode
     earned: jax.Array  # [train_every] the return so far after each step
+    learned: jax.Array  # [] bool, whether the update changed anything
     fit: Fit
 
 
 class Program(NamedTuple):
-    """A run's settings made executable.
+    """A run's settings made executable: all that the drivers and those who look at a run know of it.
 
     Attributes:
       world: the world.
-      agent: the agent.
+      network: what the weights are the weights of.
+      estimator: keeper of the belief over them, `RunState.agent.belief`.
+      values: `(belief, obs) -> (mean, deviation)` of Q [C, A] at observations [C, D].
       init: `(key, belief=None) -> RunState`, from a given belief or from fresh weights.
       chunk: `(states, t) -> (states, Log)`, jitted: `chunk_steps` steps from step t on, for
         states stacked along a first axis of seeds, which are donated.
+      clock: `states -> t`, the step that stacked states go on from.
     """
 
     world: World
-    agent: Agent
+    network: QNetwork
+    estimator: Estimator
+    values: Values
     init: Callable[..., RunState]
     chunk: Callable[[RunState, int], tuple[RunState, Log]]
+    clock: Callable[[RunState], int]
 
 
 #: Places in a chunk at which snapshots are taken, so that the steps between pay nothing for them.
@@ -185,7 +193,7 @@ def make_program(config: Config) -> Program:
             played.append(seen)
         learned, fit = agent.learn(run.agent, drawn.agent, t, active)
         ended, earned = (jnp.stack(column) for column in zip(*played, strict=True))
-        return dataclasses.replace(run, agent=learned), Log(ended, earned, fit)
+        return dataclasses.replace(run, agent=learned), Log(ended, earned, active & (t >= config.warm_up), fit)
 
     def look(run: RunState, moments: tuple[jax.Array, StepDraw]) -> tuple[RunState, Log]:
         """A part of a chunk, then a snapshot if it was due within."""
@@ -219,4 +227,6 @@ def make_program(config: Config) -> Program:
     options = {"xla_cpu_multi_thread_eigen": False}
     each = jax.vmap(chunk, in_axes=(0, None)) if config.in_step else one_by_one
     together = jax.jit(each, donate_argnums=0, compiler_options=options)
-    return Program(world, agent, init, together)
+    return Program(
+        world, agent.network, agent.estimator, agent.values, init, together, lambda states: int(states.steps.max())
+    )

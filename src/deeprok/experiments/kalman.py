@@ -132,7 +132,7 @@ def _dives(study: Study, prepared: Sequence[Run]) -> dict[str, dict[str, Any]]:
             wins = np.flatnonzero(returns > world.success_return)
             first.append(int(wins[0]) + 1 if len(wins) else None)
             program = make_program(config)
-            theta = program.agent.estimator.mean(runs.load_belief(run.folder, program, "last"))
+            theta = program.estimator.mean(runs.load_belief(run.folder, program, "last"))
             kept.append(bool(play(np.asarray(theta)[None], cells, 0.0)[-1, 0] > world.success_return))
         found.setdefault(str(config.horizon), {})[config.explore] = {
             "first": first,
@@ -152,7 +152,7 @@ def _crossings(study: Study, prepared: Sequence[Run]) -> dict[str, Any]:
         models = parse_models(config.fixed_models, world.nominal)
         exact = exact_robust_q(world, models, config.discount)
         program = make_program(config)
-        values = jax.jit(program.agent.values)
+        values = jax.jit(program.values)
         intervals = {}
         for run in prepared:
             if run.row is row and run.finished:
@@ -197,7 +197,7 @@ def _play_cautiously(program: Any, belief: Any, kappa: float, episodes: int) -> 
             if name in ("outside", "sensor_noise")
         ),
     ]:
-        play = cell_player(world, cautious_policy(program.agent, kappa), episodes)
+        play = cell_player(world, cautious_policy(program.values, kappa), episodes)
         returns = play(belief, grid_cells(world, parse_grid(grid, world.nominal)), EPSILON)[:-1]
         scores[name] = float((returns > world.success_return).mean())
     return scores

@@ -129,10 +129,10 @@ def examine(study: str, prepared: Iterable[Run], processes: int | None, done: Do
 
     def one(run: Run) -> None:
         program = make_program(run.row.config(run.seed))
-        estimator = program.agent.estimator
+        estimator = program.estimator
         belief = runs.load_belief(run.folder, program, "last")
         weights = draw_members(estimator, belief, run.row.policy, _MEMBERS, run.seed)
-        examine = examiner(program.agent.network, run.row.policy, run.exam)
+        examine = examiner(program.network, run.row.policy, run.exam)
         write_json(run.scores, examine(weights, snapshots(run, program) if run.exam.curve else None))
 
     missing = [run for run in prepared if run.finished and not run.scores.exists()]
