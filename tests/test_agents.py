@@ -224,7 +224,7 @@ def test_inactive_agent_stands_still(case: Case) -> None:
 def test_starts_with_its_target_equal_to_its_weights(case: Case) -> None:
     state = jax.jit(lambda key: case.agent.init(key, case.models))(jax.random.key(5))
     np.testing.assert_array_equal(state.target, case.agent.estimator.mean(state.belief))
-    assert state.memory.shape == (40, 4 + 1 + case.models * 6)
+    assert state.memory.shape == (1 if case.config.online else 40, 4 + 1 + case.models * 6)
 
 
 def test_greedy_takes_the_best_action(case: Case) -> None:

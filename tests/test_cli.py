@@ -210,6 +210,51 @@ def test_every_setting_is_an_option(untrained, tmp_path: Path, name: str, change
     assert config == make_config(algorithm, **{name: value})
 
 
+#: Of the other estimators, each with one of its agents.
+OTHERS: dict[str, dict[str, tuple[str, Any]]] = {
+    "bbb_dqn": {
+        "observation_noise": ("0.5", 0.5),
+        "learning_rate": ("0.01", 0.01),
+        "initial_deviation": ("0.1", 0.1),
+        "weight_prior": ("mixture", "mixture"),
+        "prior_variance": ("2", 2.0),
+        "narrow_variance": ("0.1", 0.1),
+        "wide_share": ("0.2", 0.2),
+        "samples": ("3", 3),
+    },
+    "psgld_rtd": {
+        "observation_noise": ("0.5", 0.5),
+        "learning_rate": ("0.01", 0.01),
+        "decay": ("0.3", 0.3),
+        "decay_updates": ("50", 50.0),
+        "prior_variance": ("2", 2.0),
+        "smoothing": ("0.9", 0.9),
+        "damping": ("0.01", 0.01),
+        "gamma_term": ("", True),
+        "frozen": ("", True),
+        "burn_in": ("7", 7),
+        "thinning": ("3", 3),
+        "members": ("5", 5),
+    },
+    "ktd_q": {
+        "observation_noise": ("0.5", 0.5),
+        "prior_covariance": ("2", 2.0),
+        "adaptive_noise": ("0.1", 0.1),
+        "process_noise": ("0.1", 0.1),
+        "kappa": ("1", 1.0),
+    },
+}
+
+
+@pytest.mark.parametrize("algorithm", OTHERS)
+def test_every_setting_of_an_estimator_is_an_option(untrained, tmp_path: Path, algorithm: str) -> None:
+    changes = OTHERS[algorithm]
+    assert set(changes) == {f.name for f in dataclasses.fields(make_config(algorithm).estimator)}
+    words = [word for name, (text, _) in changes.items() for word in (flag(name), *text.split())]
+    config = config_of(algorithm, *words, out=tmp_path / "run")
+    assert config == make_config(algorithm, **{name: value for name, (_, value) in changes.items()})
+
+
 def test_noises_that_change(untrained, tmp_path: Path) -> None:
     words = "--noise-updates 50 --observation-noise-end 0.01 --process-noise-end 1e-8"
     changes = dict(noise_updates=50, observation_noise_end=0.01, process_noise_end=1e-8)
@@ -459,6 +504,16 @@ BAD: dict[str, tuple[str, tuple[str, ...]]] = {
     "settings of a run": ("train --resume {run} --episodes 900", ("--episodes", "--resume")),
     "models": ("train dqn --fixed-models cart_mass=3:1:2", ("fixed_models", "cart_mass=3:1", "reversed")),
     "prior": ("train deep_rok --prior-covariance 0", ("prior_covariance", "0", "positive")),
+    "ktd prior": ("train ktd_q --prior-covariance 0", ("prior_covariance", "0", "positive")),
+    "ktd batch": ("train ktd_q --batch-size 10", ("batch_size is 10", "once", "must be 1")),
+    "ktd double": ("train ktd_rtd --double", ("double is True", "must be False")),
+    "narrow": (
+        "train bbb_dqn --weight-prior mixture --narrow-variance 2",
+        ("narrow_variance is 2", "below prior_variance", "1"),
+    ),
+    "share": ("train bbb_dqn --wide-share 1", ("wide_share is 1", "below 1")),
+    "thinning": ("train psgld_dqn --thinning 0", ("thinning is 0", "at least 1")),
+    "of another": ("train psgld_dqn --prior-covariance 1", ("--prior-covariance", "psgld_dqn", "langevin")),
     "undefined prior": ("train deep_rok --prior-covariance nan", ("prior_covariance", "nan")),
     "no prior": ("train deep_rok --prior-covariance nowhere.json", ("prior_covariance", "nowhere.json", ".npy")),
     "noise": ("train deep_rok --observation-noise 0", ("observation_noise is 0", "positive")),

@@ -7,7 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deeprok.config import ALGORITHMS, FORMAT, PRESETS, Config, GradientConfig, KalmanConfig, from_json, make_config
+from deeprok.config import (
+    ALGORITHMS,
+    ESTIMATOR_KINDS,
+    FORMAT,
+    PRESETS,
+    BackpropConfig,
+    Config,
+    GradientConfig,
+    KalmanConfig,
+    LangevinConfig,
+    UnscentedConfig,
+    from_json,
+    make_config,
+)
 from deeprok.errors import DeeprokError
 
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -16,7 +29,7 @@ every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 @every_algorithm
 @pytest.mark.parametrize("preset", PRESETS)
 def test_json_round_trip(algorithm: str, preset: str) -> None:
-    config = make_config(algorithm, preset, seed=3, hidden=(7, 5, 3), box="gravity=1:20", learning_rate=0.5)
+    config = make_config(algorithm, preset, seed=3, hidden=(7, 5, 3), box="gravity=1:20", discount=0.5)
     assert from_json(config.to_json(), "config.json") == config
 
 
@@ -36,16 +49,17 @@ def test_prior_survives_json(prior: Any) -> None:
 def test_preset_paper(algorithm: str) -> None:
     config = make_config(algorithm, "paper")
     world = config.make_world()
-    assert config.make_network(world).num_weights == 562
-    assert config.make_network(world).sizes == (4, 20, 20, 2)
+    assert config.make_network(world).num_weights == (142 if config.online else 562)
+    assert config.make_network(world).sizes == ((4, 20, 2) if config.online else (4, 20, 20, 2))
     assert config.activation == "tanh"
-    assert (config.batch_size, config.discount, config.episodes, config.horizon) == (10, 0.9, 700, 200)
+    assert (config.discount, config.episodes, config.horizon) == (0.9, 700, 200)
+    assert config.batch_size == (1 if config.online else 10)
     assert (config.models, config.draw, config.robust_set) == (5, "pairs", "minimum")
     assert config.make_box(world) == {"pole_length": (0.2, 1.4), "cart_mass": (0.1, 7.0)}
     assert config.failing_reward == 0.0
     if ALGORITHMS[algorithm].estimator == "gradient":
         assert config.estimator == GradientConfig(learning_rate=1e-3, optimizer="adam")
-    else:
+    if ALGORITHMS[algorithm].estimator == "kalman":
         assert config.estimator == KalmanConfig(
             observation_noise=0.001, process_noise=0.01, prior_covariance=1.0, batching="averaged", learning_rate=1.0
         )
@@ -53,10 +67,14 @@ def test_preset_paper(algorithm: str) -> None:
 
 def test_tuned_shares_all_but_the_estimators() -> None:
     own = {"algorithm", "estimator", "double", "acting"}
+    replay = {"batch_size", "hidden", "replay_size"}  # on line there is none, and every weight is dear
     configs = [dataclasses.asdict(make_config(algorithm, "tuned")) for algorithm in ALGORITHMS]
-    shared = [{k: v for k, v in config.items() if k not in own} for config in configs]
+    shared = [{k: v for k, v in config.items() if k not in own | replay} for config in configs]
     assert all(config == shared[0] for config in shared)
-    for kind in ("gradient", "kalman"):
+    sizes = {a: tuple(c[name] for name in sorted(replay)) for a, c in zip(ALGORITHMS, configs, strict=True)}
+    online = {"ktd_q", "ktd_rtd"}
+    assert all(size == ((1, (20,), 1) if a in online else (10, (20, 20), 150_000)) for a, size in sizes.items())
+    for kind in ESTIMATOR_KINDS:
         of_kind = [c["estimator"] for c, a in zip(configs, ALGORITHMS.values(), strict=True) if a.estimator == kind]
         assert all(estimator == of_kind[0] for estimator in of_kind)
 
@@ -65,8 +83,16 @@ def test_tuned_shares_all_but_the_estimators() -> None:
 def test_rows_differ_as_the_table_says(preset: str) -> None:
     rows = {a: make_config(a, preset) for a in ALGORITHMS}
     assert {a for a, c in rows.items() if c.double} == {"ddqn", "ddqn_dr"}
-    assert {a for a, c in rows.items() if c.row.robust} == {"rtd_dqn", "deep_rok"}
-    assert {a for a, c in rows.items() if isinstance(c.estimator, KalmanConfig)} == {"ekf_dqn", "deep_rok"}
+    assert {a for a, c in rows.items() if c.row.robust} == {"rtd_dqn", "deep_rok", "bbb_rtd", "psgld_rtd", "ktd_rtd"}
+    kinds = {
+        GradientConfig: {"dqn", "ddqn", "ddqn_dr", "rtd_dqn"},
+        KalmanConfig: {"ekf_dqn", "deep_rok"},
+        BackpropConfig: {"bbb_dqn", "bbb_rtd"},
+        LangevinConfig: {"psgld_dqn", "psgld_rtd"},
+        UnscentedConfig: {"ktd_q", "ktd_rtd"},
+    }
+    for kind, names in kinds.items():
+        assert {a for a, c in rows.items() if isinstance(c.estimator, kind)} == names
     assert (rows["ddqn"].acting, rows["ddqn_dr"].acting) == ("nominal", "sampled")
 
 

@@ -37,11 +37,12 @@ def shown(value: Any) -> str:
 def settings() -> list[tuple[str, str, str]]:
     """Name, value in `paper` and value in `tuned` of every setting."""
     rows = []
-    for algorithm in ("rtd_dqn", "deep_rok"):
+    for algorithm in ("bbb_rtd", "psgld_rtd", "ktd_rtd", "rtd_dqn", "deep_rok"):
         paper, tuned = (make_config(algorithm, preset) for preset in ("paper", "tuned"))
         for field in dataclasses.fields(paper.estimator):
             values = [getattr(config.estimator, field.name) for config in (paper, tuned)]
-            rows.append((field.name, *map(shown, values)))
+            if not isinstance(values[0], bool):
+                rows.append((field.name, *map(shown, values)))
     for field in dataclasses.fields(Config):
         if field.name not in ("algorithm", "preset", "estimator", "double"):
             rows.append((field.name, shown(getattr(paper, field.name)), shown(getattr(tuned, field.name))))

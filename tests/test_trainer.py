@@ -48,6 +48,9 @@ CONFIGS: dict[str, Config] = {
         level_start=1.0,
         precision="float64",
     ),
+    "backprop": make_config("bbb_rtd", **SMALL, explore="thompson", weight_prior="mixture"),
+    "langevin": make_config("psgld_rtd", **SMALL, explore="thompson", burn_in=50, thinning=7, members=5),
+    "unscented": make_config("ktd_rtd", **SMALL | dict(batch_size=1), explore="thompson", prior_covariance=0.1),
 }
 FRAGILE: dict[str, Any] = SMALL | dict(warm_up=100, chunk_steps=50, epsilon_steps=100_000)
 # Seed 3 breaks down as soon as it learns; seed 6 has done its episodes by then.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from deeprok import replay
-from deeprok.config import Config, make_config
+from deeprok.config import ALGORITHMS, Config, make_config
 
 # A noise at which these short runs are calm, so that comparisons speak of the code and not of chaos.
 QUIET: dict[str, Any] = dict(observation_noise=1.0, process_noise=1e-4)
@@ -21,8 +21,14 @@ ONE = "pole_length=0.5,cart_mass=1.5"  # the nominal model
 
 
 def settings(algorithm: str, preset: str = "paper", **changes: Any) -> Config:
-    kalman = QUIET if algorithm in ("ekf_dqn", "deep_rok") else {}
-    return make_config(algorithm, preset, **{**SMALL, **kalman, **changes})
+    own: dict[str, Any] = {}
+    if algorithm in ("ekf_dqn", "deep_rok"):
+        own = QUIET
+    if algorithm in ("psgld_dqn", "psgld_rtd"):
+        own = dict(burn_in=100, thinning=10, members=5)
+    if algorithm in ("ktd_q", "ktd_rtd"):
+        own = dict(batch_size=1, prior_covariance=0.1)
+    return make_config(algorithm, preset, **{**SMALL, **own, **changes})
 
 
 def bits(tree: Any) -> list[bytes]:
@@ -33,7 +39,7 @@ def seed_of(tree: Any, seed: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[seed], tree)
 
 
-PAIRS = [("rtd_dqn", "dqn"), ("deep_rok", "ekf_dqn")]
+PAIRS = [("rtd_dqn", "dqn"), ("deep_rok", "ekf_dqn"), ("bbb_rtd", "bbb_dqn"), ("psgld_rtd", "psgld_dqn")]
 SETTINGS = {
     "the nominal model": dict(acting="nominal", fixed_models=ONE, robust_set="minimum"),
     "a drawn model": dict(acting="member", models=1, robust_set="cvar", robust_level=0.3),
@@ -48,6 +54,16 @@ def test_robust_with_one_model_is_the_plain_agent(train, robust: str, plain: str
     assert bits(runs[0].last.agent.memory) == bits(runs[1].last.agent.memory)
     assert runs[0].last.steps.min() > 400
     assert runs[0].last.episodes.min() > 5
+
+
+def test_robust_ktd_with_one_model_is_ktd(train, build) -> None:
+    """One observes 0 and the other a reward, so that they agree to rounding alone."""
+    configs = [settings(algorithm, **SETTINGS["the nominal model"]) for algorithm in ("ktd_rtd", "ktd_q")]
+    robust, plain = (train(config) for config in configs)
+    np.testing.assert_allclose(robust.theta, plain.theta, rtol=1e-3, atol=1e-4)
+    start = build(configs[0]).start(jnp.zeros(1, int))
+    assert np.abs(robust.theta - start.agent.target).max() > 0.1
+    assert robust.last.agent.memory.shape[1] == 1
 
 
 def test_identical_models_are_one_model(train) -> None:
@@ -75,6 +91,9 @@ AMONG_OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "gradient": ("rtd_dqn", {}),
     "diagonal": ("deep_rok", dict(covariance="diagonal", explore="thompson")),
     "full": ("deep_rok", dict(explore="thompson")),
+    "backprop": ("bbb_rtd", dict(explore="thompson", weight_prior="mixture")),
+    "langevin": ("psgld_rtd", dict(explore="thompson")),
+    "unscented": ("ktd_rtd", dict(explore="ucb")),
 }
 
 
@@ -232,13 +251,26 @@ FORKS = {
     "rtd_dqn cvar": ("rtd_dqn", dict(robust_set="cvar", robust_level=0.5), TAIL),
     "ekf_dqn joint": ("ekf_dqn", dict(batching="joint"), NOMINAL),
     "deep_rok": ("deep_rok", {}, WORST),
+    "bbb_dqn": ("bbb_dqn", {}, NOMINAL),
+    "bbb_rtd": ("bbb_rtd", dict(weight_prior="mixture"), WORST),
+    "psgld_dqn": ("psgld_dqn", {}, NOMINAL),
+    "psgld_rtd": ("psgld_rtd", dict(decay=0.5, decay_updates=2000.0), WORST),
+    "ktd_q": ("ktd_q", {}, NOMINAL),
+    "ktd_rtd": ("ktd_rtd", {}, WORST),
+}
+#: What estimators need to learn a probe world in some thousand updates.
+QUICK: dict[str, dict[str, Any]] = {
+    "gradient": dict(learning_rate=5e-3),
+    "kalman": dict(observation_noise=0.1, process_noise=1e-5),
+    "backprop": dict(learning_rate=5e-3, observation_noise=0.01),
+    "langevin": dict(learning_rate=1e-3, observation_noise=0.01, thinning=20),
+    "unscented": dict(observation_noise=0.01, prior_covariance=0.3, batch_size=1, replay_size=1),
 }
 
 
 def probe(algorithm: str, world: str, inputs: int, **changes: Any) -> Config:
     """Settings to learn a probe world by acting at random."""
-    noise = dict(observation_noise=0.1, process_noise=1e-5)
-    own = noise if algorithm in ("ekf_dqn", "deep_rok") else dict(learning_rate=5e-3)
+    own = QUICK[ALGORITHMS[algorithm].estimator]
     shared = dict(
         world=world,
         input_scale=(1.0,) * inputs,
@@ -260,8 +292,9 @@ def probe(algorithm: str, world: str, inputs: int, **changes: Any) -> Config:
 @pytest.mark.parametrize(("algorithm", "changes", "expected"), FORKS.values(), ids=FORKS)
 def test_learns_the_known_values(train, build, probes, algorithm, changes, expected) -> None:
     config = probe(algorithm, "fork", 3, box="wind=0.5:1.5,prize=0.5:1.5", fixed_models=WEATHERS, **changes)
-    run = train(config, chunks=4)
-    q = build(config).program.network.apply(jnp.asarray(run.theta[0]), jnp.eye(3))
+    run, program = train(config, chunks=4), build(config).program
+    mean = program.estimator.mean(seed_of(run.last.agent.belief, 0))
+    q = program.network.apply(jnp.asarray(mean), jnp.eye(3))
     np.testing.assert_allclose(q, expected, atol=0.05)
 
 

@@ -13,10 +13,33 @@ import numpy as np
 import optax
 
 from deeprok import bellman, replay
-from deeprok.config import Config, GradientConfig, KalmanConfig
-from deeprok.estimators import Estimator, Fit, block, diagonal, ekf, full, gradient, low_rank, predict
+from deeprok.config import (
+    BackpropConfig,
+    Config,
+    GradientConfig,
+    KalmanConfig,
+    LangevinConfig,
+    UnscentedConfig,
+)
+from deeprok.estimators import (
+    Estimator,
+    Fit,
+    Observation,
+    bayes_by_backprop,
+    block,
+    diagonal,
+    ekf,
+    full,
+    gaussian_prior,
+    gradient,
+    low_rank,
+    mixture_prior,
+    predict,
+    psgld,
+)
 from deeprok.estimators.covariance import Structure
 from deeprok.exploration import epsilon_greedy, linear_epsilon
+from deeprok.ktd import Difference, ktd, q_difference, robust_difference
 from deeprok.networks import QNetwork
 from deeprok.types import Transition, record
 from deeprok.uncertainty import SETS
@@ -84,6 +107,12 @@ def make_estimator(config: Config, network: QNetwork) -> Estimator:
     settings = config.estimator
     if isinstance(settings, GradientConfig):
         return gradient(settings.optimizer, settings.learning_rate)
+    if isinstance(settings, BackpropConfig):
+        return _make_backprop(config, settings)
+    if isinstance(settings, LangevinConfig):
+        return _make_langevin(config, settings)
+    if isinstance(settings, UnscentedConfig):
+        return _make_unscented(settings)
     # The paper's objective averages over the batch, which leaves each observation B times the noise.
     copies = config.batch_size if settings.batching == "joint" else 1
     structures: dict[str, Structure] = {
@@ -107,6 +136,70 @@ def make_estimator(config: Config, network: QNetwork) -> Estimator:
         adapt_noise=settings.adapt_noise,
         iterations=settings.iterations,
     )
+
+
+def _remembered(config: Config) -> Callable[[Any], jax.Array]:
+    """How many transitions the replay holds after so many updates: the data that a mini-batch stands for."""
+    capacity = min(config.replay_size, config.episodes * config.horizon)
+    return lambda updates: jnp.minimum(config.warm_up + config.train_every * (updates + 1.0), capacity)
+
+
+def _make_backprop(config: Config, settings: BackpropConfig) -> Estimator:
+    remembered = _remembered(config)
+    if settings.weight_prior == "mixture":
+        prior = mixture_prior(settings.wide_share, settings.prior_variance, settings.narrow_variance)
+    else:
+        prior = gaussian_prior(settings.prior_variance)
+    return bayes_by_backprop(
+        observation_noise=settings.observation_noise,
+        learning_rate=settings.learning_rate,
+        initial_deviation=settings.initial_deviation,
+        prior=prior,
+        samples=settings.samples,
+        batches=lambda updates: jnp.maximum(remembered(updates) / config.batch_size, 1.0),
+    )
+
+
+def _make_langevin(config: Config, settings: LangevinConfig) -> Estimator:
+    remembered = _remembered(config)
+    # ε = 2α/N moves weights as RMSprop with the rate α does, however many transitions there are.
+    start = 2.0 * settings.learning_rate * settings.decay_updates**settings.decay
+    return psgld(
+        observation_noise=settings.observation_noise,
+        step=lambda updates: start / remembered(updates),
+        delay=settings.decay_updates,
+        decay=settings.decay,
+        data_size=remembered,
+        prior_variance=settings.prior_variance,
+        smoothing=settings.smoothing,
+        damping=settings.damping,
+        burn_in=settings.burn_in,
+        thinning=settings.thinning,
+        members=settings.members,
+        gamma_term=settings.gamma_term,
+        frozen=settings.frozen,
+    )
+
+
+def _make_unscented(settings: UnscentedConfig) -> Estimator:
+    """The filter of KTD as an estimator of one observation at a time."""
+    unscented = partial(
+        ktd,
+        discount=0.0,  # which the observation function has already
+        observation_noise=settings.observation_noise,
+        prior_covariance=np.asarray(settings.prior_covariance),
+        adaptive_noise=settings.adaptive_noise,
+        process_noise=settings.process_noise,
+        kappa=settings.kappa,
+    )
+
+    def update(belief: Any, h: Observation, xs: Any, ys: jax.Array, active: jax.Array | bool = True) -> tuple[Any, Fit]:
+        observed = Difference(lambda theta, x, _: h(theta, x[0]), lambda x: x[1], on_policy=False)
+        one = jax.tree.map(lambda leaf: leaf[0], (xs, ys))
+        return unscented(observed).update(belief, one, active)
+
+    plain = unscented(Difference(lambda theta, x, _: x, lambda x: x, on_policy=False))
+    return Estimator(plain.init, update, plain.mean, plain.posterior)
 
 
 def _schedule(settings: KalmanConfig, start: Any, end: float | None, copies: int = 1) -> Any:
@@ -209,11 +302,25 @@ def make_agent(config: Config, world: World) -> Agent:
         label = partial(bellman.label, discount=config.discount, worst_case=worst_case, level=level)
         return jax.vmap(label)(batch.reward, batch.terminated, next_value)
 
+    def regression(
+        state: AgentState, batch: Transition, level: float | jax.Array
+    ) -> tuple[Observation, Any, jax.Array]:
+        """Q(s, a) is observed to be its label."""
+        return h, (batch.obs, batch.action), labels(estimator.mean(state.belief), state.target, batch, level)
+
+    def differences(
+        state: AgentState, batch: Transition, level: float | jax.Array
+    ) -> tuple[Observation, Any, jax.Array]:
+        """The reward is observed as a difference of values, without a target network."""
+        robust = config.row.robust
+        seen = robust_difference(network.apply, worst_case, level) if robust else q_difference(network.apply)
+        return lambda theta, x: seen.h(theta, x, config.discount), batch, jax.vmap(seen.y)(batch)
+
     def learn(state: AgentState, draw: Draw, t: jax.Array, active: jax.Array) -> tuple[AgentState, Fit]:
         batch = replay.sample(state.memory, draw.batch, t, observations)
-        ys = labels(estimator.mean(state.belief), state.target, batch, level(state, t))
         learning = active & (t >= config.warm_up)
-        belief, fit = estimator.update(state.belief, h, (batch.obs, batch.action), ys, learning)
+        observe = differences if config.online else regression
+        belief, fit = estimator.update(state.belief, *observe(state, batch, level(state, t)), learning)
         copy = active & ((t + 1) % config.target_period < config.train_every)
         target = jnp.where(copy, estimator.mean(belief), state.target)
         gains = state.gains

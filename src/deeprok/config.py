@@ -54,6 +54,9 @@ CONFIDENCES: tuple[str, ...] = get_args(Confidence)
 Covariance = Literal["full", "layer", "neuron", "diagonal", "low_rank"]
 COVARIANCES: tuple[str, ...] = get_args(Covariance)
 
+WeightPrior = Literal["gaussian", "mixture"]
+WEIGHT_PRIORS: tuple[str, ...] = get_args(WeightPrior)
+
 Precision = Literal["float32", "float64"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 
@@ -100,7 +103,7 @@ class Algorithm(NamedTuple):
 
     robust: bool  # the label is the worst case over a set of models
     double: bool  # the online network chooses the successor's action
-    estimator: Literal["gradient", "kalman"]
+    estimator: Literal["gradient", "kalman", "backprop", "langevin", "unscented"]
     acting: Acting | None  # the model it acts on, where that is part of the algorithm
     summary: str
 
@@ -112,6 +115,12 @@ ALGORITHMS: dict[str, Algorithm] = {
     "rtd_dqn": Algorithm(True, False, "gradient", None, "RTD-DQN: the worst-case label"),
     "ekf_dqn": Algorithm(False, False, "kalman", None, "the nominal label, an extended Kalman filter over the weights"),
     "deep_rok": Algorithm(True, False, "kalman", None, "Deep-RoK: the worst-case label and the Kalman filter"),
+    "bbb_dqn": Algorithm(False, False, "backprop", None, "the nominal label, Bayes by Backprop over the weights"),
+    "bbb_rtd": Algorithm(True, False, "backprop", None, "the worst-case label and Bayes by Backprop"),
+    "psgld_dqn": Algorithm(False, False, "langevin", None, "the nominal label, preconditioned Langevin dynamics"),
+    "psgld_rtd": Algorithm(True, False, "langevin", None, "the worst-case label and preconditioned Langevin dynamics"),
+    "ktd_q": Algorithm(False, False, "unscented", None, "KTD-Q: on line from rewards, an unscented Kalman filter"),
+    "ktd_rtd": Algorithm(True, False, "unscented", None, "KTD-Q with the worst case over models in its observation"),
 }
 
 
@@ -159,11 +168,82 @@ class KalmanConfig:
     """Linearisations of an update, each at the result of the last."""
 
 
-EstimatorConfig = GradientConfig | KalmanConfig
+@dataclass(frozen=True)
+class BackpropConfig:
+    """A normal distribution of independent weights, by Bayes by Backprop."""
+
+    observation_noise: float = 0.1
+    """R, the variance of a label's noise."""
+    learning_rate: float = 1e-3
+    """Adam's step size, for means and deviations."""
+    initial_deviation: float = 0.05
+    """Deviation of every weight before any label."""
+    weight_prior: WeightPrior = "gaussian"
+    """N(0, prior_variance) for every weight, or its mixture with a narrow one, N(0, narrow_variance)."""
+    prior_variance: float = 1.0
+    """Variance of the prior; of its wide part, if it is a mixture."""
+    narrow_variance: float = 0.0025
+    """Variance of the mixture's narrow part."""
+    wide_share: float = 0.5
+    """Probability of the mixture's wide part."""
+    samples: int = 1
+    """Draws of the weights in an update."""
+
+
+@dataclass(frozen=True)
+class LangevinConfig:
+    """A bank of weights along a chain, by preconditioned stochastic gradient Langevin dynamics."""
+
+    observation_noise: float = 0.1
+    """R, the variance of a label's noise."""
+    learning_rate: float = 1e-3
+    """α: the step size ε is 2α/N for a replay of N transitions, which moves weights as RMSprop with the rate α does."""
+    decay: float = 0.0
+    """γ: the step size falls with the number t of updates, as (1 + t / decay_updates)^(−γ)."""
+    decay_updates: float = 10_000.0
+    """Updates after which the step size begins to fall, if it does."""
+    prior_variance: float = 1.0
+    """The prior of every weight is N(0, prior_variance)."""
+    smoothing: float = 0.99
+    """α of the preconditioner, a running mean of squared gradients."""
+    damping: float = 1e-5
+    """λ of the preconditioner."""
+    gamma_term: bool = False
+    """Add Γ, the drift due to the preconditioner's change; it takes n times the work of a gradient."""
+    frozen: bool = False
+    """Keep the preconditioner as it is when the burn-in ends."""
+    burn_in: int = 1000
+    """Updates before any weights are kept."""
+    thinning: int = 50
+    """Of the weights after these, one in so many is kept."""
+    members: int = 20
+    """How many the bank holds; then the oldest go."""
+
+
+@dataclass(frozen=True)
+class UnscentedConfig:
+    """A normal distribution over the weights, by the unscented Kalman filter of KTD."""
+
+    observation_noise: float = 1.0
+    """Pₙ, the variance of a reward's noise."""
+    prior_covariance: Annotated[Variances, _variances_option("prior_covariance")] = 1.0
+    """P₀: a number, or a .json or .npy file with a vector (its diagonal) or a full matrix."""
+    adaptive_noise: float = 0.0
+    """η: P becomes (1 + η) P before an update."""
+    process_noise: float = 0.0
+    """Pᵥ, what every weight's variance grows by before an update; it makes an update cost n³ instead of n²."""
+    kappa: float = 0.0
+    """κ of the unscented transform, the weight of its centre."""
+
+
+EstimatorConfig = GradientConfig | KalmanConfig | BackpropConfig | LangevinConfig | UnscentedConfig
 
 ESTIMATOR_KINDS: dict[str, type[EstimatorConfig]] = {
     "gradient": GradientConfig,
     "kalman": KalmanConfig,
+    "backprop": BackpropConfig,
+    "langevin": LangevinConfig,
+    "unscented": UnscentedConfig,
 }
 
 
@@ -270,7 +350,20 @@ class Config:
     @property
     def in_step(self) -> bool:
         """Whether seeds go in step: small states leave a core idle, a covariance fills its cache by itself."""
-        return not isinstance(self.estimator, KalmanConfig) or self.estimator.covariance == "diagonal"
+        settings = self.estimator
+        if isinstance(settings, KalmanConfig):
+            return settings.covariance == "diagonal"
+        return not isinstance(settings, UnscentedConfig)
+
+    @property
+    def has_posterior(self) -> bool:
+        """Whether the belief is more than a point."""
+        return not isinstance(self.estimator, GradientConfig)
+
+    @property
+    def online(self) -> bool:
+        """Whether each transition is learned from once, when it happens."""
+        return isinstance(self.estimator, UnscentedConfig)
 
     @property
     def snapshots(self) -> int:
@@ -361,14 +454,20 @@ _WORLDS: dict[tuple[str, str], dict[str, Any]] = {
 }
 
 _ESTIMATORS: dict[str, dict[str, EstimatorConfig]] = {
-    "paper": {"gradient": GradientConfig(), "kalman": KalmanConfig()},
+    "paper": {name: kind() for name, kind in ESTIMATOR_KINDS.items()},
     "tuned": {
         "gradient": GradientConfig(learning_rate=1e-4),
         # The mean depends on the ratios 30 : 1e-6 : 1 alone. This scale makes Pₙ about the square
         # of what labels miss by, so that draws from N(θ, P) are policies too.
         "kalman": KalmanConfig(observation_noise=0.12, process_noise=4e-9, prior_covariance=0.004),
+        "backprop": BackpropConfig(learning_rate=1e-4),
+        "langevin": LangevinConfig(learning_rate=1e-4),
+        "unscented": UnscentedConfig(observation_noise=0.01, prior_covariance=0.1),
     },
 }
+
+#: What learning on line means for the settings of a replay.
+_ONLINE: dict[str, Any] = {"batch_size": 1, "replay_size": 1, "train_every": 1}
 
 
 def make_config(algorithm: str, preset: str = "tuned", **changes: Any) -> Config:
@@ -395,6 +494,8 @@ def make_config(algorithm: str, preset: str = "tuned", **changes: Any) -> Config
     config = dataclasses.replace(config, **{**(_PAPER if preset == "paper" else _TUNED), **own_settings, **world})
     if row.acting is not None:
         config = dataclasses.replace(config, acting=row.acting)
+    if config.online:
+        config = dataclasses.replace(config, **_ONLINE, hidden=(20,))  # each weight costs two evaluations a step
     own = {f.name for f in dataclasses.fields(config.estimator)}
     top = {f.name for f in dataclasses.fields(config)}
     for name in changes:
@@ -473,9 +574,21 @@ def check(config: Config) -> None:
         )
     if config.confidence != "fixed":
         SETS[config.robust_set].check_level(config.level_start, "level_start")
-    if isinstance(config.estimator, KalmanConfig):
-        _check_kalman(config.estimator, config.make_network(world).num_weights)
-    else:
+    settings, weights = config.estimator, config.make_network(world).num_weights
+    if isinstance(settings, KalmanConfig):
+        _check_kalman(settings, weights)
+    if isinstance(settings, BackpropConfig):
+        _check_backprop(settings)
+    if isinstance(settings, UnscentedConfig):
+        _check_variances("prior_covariance", settings.prior_covariance, weights, definite=True)
+    if config.online:
+        for name, only in {**_ONLINE, "double": False}.items():
+            if getattr(config, name) != only:
+                raise DeeprokError(
+                    f"{name} is {getattr(config, name)}; {config.algorithm} learns from each transition once, when it "
+                    f"happens, and {name} must be {only}"
+                )
+    if not config.has_posterior:
         for name, plain in (("explore", "epsilon"), ("prior", "")):
             if getattr(config, name) != plain:
                 raise DeeprokError(f"{name} is '{getattr(config, name)}', but {config.algorithm} has no posterior")
@@ -504,20 +617,35 @@ def _check_memory(config: Config, world: World) -> None:
             "snapshot_every"
         )
     settings = config.estimator
-    if isinstance(settings, KalmanConfig) and (gigabytes := size * _numbers(settings, network) / 1e9) > 4:
+    if (gigabytes := size * _numbers(settings, network) / 1e9) > 4:
+        what, instead = "the belief over", "use fewer hidden units"
+        if isinstance(settings, KalmanConfig):
+            what = f"the covariance {settings.covariance} of"
+            instead = "use the covariance neuron, low_rank or diagonal, or fewer hidden units"
         raise DeeprokError(
-            f"the covariance {settings.covariance} of {network.num_weights} weights would take {gigabytes:.1f} GB, "
-            "more than the 4 allowed; use the covariance neuron, low_rank or diagonal, or fewer hidden units"
+            f"{what} {network.num_weights} weights would take {gigabytes:.1f} GB, more than the 4 allowed; {instead}"
         )
 
 
-def _numbers(settings: KalmanConfig, network: QNetwork) -> int:
-    """How many numbers the covariance is kept in."""
+def _numbers(settings: EstimatorConfig, network: QNetwork) -> int:
+    """How many numbers the belief is kept in, beside some for each weight."""
     n = network.num_weights
+    if isinstance(settings, UnscentedConfig):
+        return 3 * n * n  # with the points of its transform
+    if isinstance(settings, LangevinConfig):
+        return n * settings.members
+    if not isinstance(settings, KalmanConfig):
+        return 0
     if settings.covariance in ("diagonal", "low_rank"):
         return n * (1 + (settings.rank if settings.covariance == "low_rank" else 0))
     blocks = {"full": (slice(0, n),), "layer": network.slices, "neuron": network.neurons}[settings.covariance]
     return sum(len(range(*part.indices(n))) ** 2 for part in blocks)
+
+
+def _check_backprop(settings: BackpropConfig) -> None:
+    narrow, wide = settings.narrow_variance, settings.prior_variance
+    if settings.weight_prior == "mixture" and narrow >= wide:
+        raise DeeprokError(f"narrow_variance is {narrow:g}; it must be below prior_variance, which is {wide:g}")
 
 
 def _check_kalman(settings: KalmanConfig, n: int) -> None:
@@ -582,6 +710,7 @@ _CHOICES: dict[str, Any] = {
     "explore": EXPLORES,
     "confidence": CONFIDENCES,
     "precision": PRECISIONS,
+    "weight_prior": WEIGHT_PRIORS,
 }
 
 
@@ -605,6 +734,8 @@ _NATURAL = Rule(lambda x: _whole(x) and x >= 0, "a whole number of at least 0")
 _FINITE = Rule(_number, "a finite number")
 _POSITIVE = Rule(lambda x: _number(x) and x > 0, "a positive number")
 _POSITIVE_OR_NONE = Rule(lambda x: x is None or (_number(x) and x > 0), "a positive number, or None")
+_NOT_NEGATIVE = Rule(lambda x: _number(x) and x >= 0, "a number of at least 0")
+_BOOLEAN = Rule(lambda x: isinstance(x, bool), "true or false")
 _FRACTION = Rule(lambda x: _number(x) and 0 <= x < 1, "at least 0 and below 1")
 _PROBABILITY = Rule(lambda x: _number(x) and 0 <= x <= 1, "a probability between 0 and 1")
 _TEXT = Rule(lambda x: isinstance(x, str), "text")
@@ -620,7 +751,7 @@ _RULES: dict[str, Rule] = {
     "fixed_models": _TEXT,
     "robust_level": _FINITE,
     "discount": _FRACTION,
-    "double": Rule(lambda x: isinstance(x, bool), "true or false"),
+    "double": _BOOLEAN,
     "hidden": Rule(
         lambda x: isinstance(x, tuple) and len(x) > 0 and all(_whole(n) and n >= 1 for n in x),
         "at least one hidden layer, each of at least 1 unit",
@@ -653,6 +784,22 @@ _RULES: dict[str, Rule] = {
     "iterations": _COUNT,
     "level_start": _FINITE,
     "level_steps": _COUNT,
-    "explore_scale": Rule(lambda x: _number(x) and x >= 0, "a number of at least 0"),
+    "explore_scale": _NOT_NEGATIVE,
     "prior": _TEXT,
+    "initial_deviation": _POSITIVE,
+    "prior_variance": _POSITIVE,
+    "narrow_variance": _POSITIVE,
+    "wide_share": Rule(lambda x: _number(x) and 0 < x < 1, "above 0 and below 1"),
+    "samples": _COUNT,
+    "decay": _NOT_NEGATIVE,
+    "decay_updates": _POSITIVE,
+    "smoothing": _FRACTION,
+    "damping": _POSITIVE,
+    "gamma_term": _BOOLEAN,
+    "frozen": _BOOLEAN,
+    "burn_in": _NATURAL,
+    "thinning": _COUNT,
+    "members": _COUNT,
+    "adaptive_noise": _NOT_NEGATIVE,
+    "kappa": _NOT_NEGATIVE,
 }

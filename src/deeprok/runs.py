@@ -20,6 +20,7 @@ import numpy as np
 from deeprok import checkpoint
 from deeprok.config import Config, check, from_json
 from deeprok.errors import DeeprokError
+from deeprok.estimators.randomness import stream_after
 from deeprok.training import Program, RunState, make_program
 from deeprok.types import record
 
@@ -64,7 +65,10 @@ def _read_prior(config: Config) -> Any:
             raise DeeprokError(f"prior is {config.prior}, which has no seed-{config.seed}; name one of its runs")
     with config.arithmetic():
         belief = load_belief(found[0], make_program(config), "last")
-        return dataclasses.replace(belief, updates=np.zeros_like(belief.updates))
+        renewed = {"updates": np.zeros_like(belief.updates)}
+        if hasattr(belief, "stream"):  # its random numbers would come again
+            renewed["stream"] = np.asarray(stream_after(belief.stream, config.seed))
+        return dataclasses.replace(belief, **renewed)
 
 
 def load_prior(folder: Path, program: Program) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import stats
 
 from deeprok import checkpoint, runs
-from deeprok.config import Config, KalmanConfig
+from deeprok.config import Config, KalmanConfig, UnscentedConfig
 from deeprok.errors import DeeprokError
 from deeprok.estimators import Health
 from deeprok.evaluation import ensemble_policy, play_episodes
@@ -236,7 +236,7 @@ def _breakdown(
     updates = np.asarray(log.learned[i])
     loss = np.asarray(log.fit.loss[i])[updates]
     settings = config.estimator
-    if isinstance(settings, KalmanConfig):
+    if isinstance(settings, KalmanConfig | UnscentedConfig):
         remedy = f"raise --observation-noise (now {settings.observation_noise:g})"
     else:
         remedy = f"lower --learning-rate (now {settings.learning_rate:g})"
@@ -249,7 +249,9 @@ def _breakdown(
     if not np.isfinite(np.asarray(program.estimator.mean(belief))).all():
         return f"the weights became infinite or not a number; {remedy}"
     if spread and not spread.definite[i]:
-        return f"the covariance stopped being positive definite; {remedy} or --process-noise"
+        if isinstance(settings, KalmanConfig | UnscentedConfig):
+            return f"the covariance stopped being positive definite; {remedy} or --process-noise"
+        return f"the belief over the weights stopped being a distribution; {remedy}"
     return None
 
 

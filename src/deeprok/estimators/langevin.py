@@ -33,7 +33,7 @@ class ChainBelief:
 
 def psgld(
     observation_noise: float | Schedule = 0.1,
-    step: float = 1e-6,
+    step: float | Schedule = 1e-6,
     delay: float = 1.0,
     decay: float = 1.0 / 3.0,
     data_size: float | Schedule = 1000.0,
@@ -53,7 +53,7 @@ def psgld(
 
     Args:
       observation_noise: R, the variance of each observation's noise; a number or a schedule.
-      step: a of the step size ε = a (b + t)^(−γ) of the update after t others.
+      step: a of the step size ε = a (b + t)^(−γ) of the update after t others; a number or a schedule.
       delay: b.
       decay: γ; 0 keeps the step size.
       data_size: N, the observations that a mini-batch stands for; a number or, where data grow, a schedule.
@@ -97,8 +97,10 @@ def psgld(
         belief: ChainBelief, h: Observation, xs: Any, ys: jax.Array, active: jax.Array | bool = True
     ) -> tuple[ChainBelief, Fit]:
         active, theta, dtype = jnp.asarray(active), belief.theta, belief.theta.dtype
-        R, N = (jnp.asarray(s(belief.updates) if callable(s) else s, dtype) for s in (observation_noise, data_size))
-        epsilon = step * (delay + belief.updates.astype(dtype)) ** -decay
+        R, N, a = (
+            jnp.asarray(s(belief.updates) if callable(s) else s, dtype) for s in (observation_noise, data_size, step)
+        )
+        epsilon = a * (delay + belief.updates.astype(dtype)) ** -decay
 
         values, H = jax.vmap(jax.value_and_grad(h), (None, 0))(theta, xs)
         innovation = ys - values

@@ -16,3 +16,8 @@ def stream_of(theta: jax.Array) -> jax.Array:
 def key_at(stream: jax.Array, updates: jax.Array) -> jax.Array:
     """The key of one update."""
     return jax.random.fold_in(jax.random.wrap_key_data(stream), updates)
+
+
+def stream_after(stream: jax.Array, seed: int) -> jax.Array:
+    """Another stream, for a belief that begins where one ended."""
+    return jax.random.key_data(jax.random.fold_in(jax.random.split(jax.random.wrap_key_data(stream))[1], seed))

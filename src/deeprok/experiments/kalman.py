@@ -16,10 +16,9 @@ import numpy as np
 from rich.console import Console
 
 from deeprok import calibration, runs
-from deeprok.errors import DeeprokError
 from deeprok.evaluation import PAPER_GRID, cautious_policy, cell_player, grid_cells, network_policy
 from deeprok.experiments import plan, studies
-from deeprok.experiments.exam import CONDITIONS, EPSILON, Scores
+from deeprok.experiments.exam import CONDITIONS, EPSILON
 from deeprok.experiments.plan import Study
 from deeprok.experiments.results import Summary, summarise
 from deeprok.experiments.studies import Done, Run
@@ -81,7 +80,7 @@ def study_filters(
             its = prepared.get(study.name) or studies.prepare(out, study)
             studies.train(study.name, its, processes, done, console)
             studies.examine(study.name, its, processes, done)
-            tables[study.name] = _table(study, its, ceiling)
+            tables[study.name] = studies.table(study, its, ceiling)
         for study in elsewhere:
             studies.train(study.name, prepared[study.name], processes, done, console)
         found: dict[str, Any] = {
@@ -100,21 +99,6 @@ def study_filters(
     studies.write_report(out, "kalman", found, figures.of_filters(found), kalman_page.kalman_page(found))
     studies.print_report(out, "kalman", kalman_page.short_tables(found), results)
     return found
-
-
-def _table(study: Study, prepared: Sequence[Run], ceiling: Scores) -> dict[str, Summary]:
-    table: dict[str, Summary] = {}
-    for row in study.rows:
-        its = [run for run in prepared if run.row is row]
-        scores = {run.seed: json.loads(run.scores.read_text()) for run in its if run.scores.exists()}
-        if not scores:
-            raise DeeprokError(f"no seed of {row.name} in the study {study.name} could be trained to the end")
-        table[row.name] = {
-            "changes": dict(row.changes),
-            "broken": [run.seed for run in its if run.seed not in scores],
-            **summarise(scores, ceiling, row.config(0).digest()),
-        }
-    return table
 
 
 def _dives(study: Study, prepared: Sequence[Run]) -> dict[str, dict[str, Any]]:

@@ -19,7 +19,6 @@ from rich.console import Console
 
 from deeprok import checkpoint, jobs
 from deeprok.errors import DeeprokError
-from deeprok.evaluation import PAPER_GRID
 from deeprok.experiments import plan, sb3, studies
 from deeprok.experiments.exam import CONDITIONS, EPSILON, LENGTHS, Exam, Scores
 from deeprok.experiments.plan import Study
@@ -158,7 +157,7 @@ def _collect(
     found: dict[str, Any] = {
         "format": 1,
         "preset": preset,
-        "grid": {name: values.tolist() for name, values in parse_grid(PAPER_GRID, world.nominal).items()},
+        "grid": studies.paper_grid(),
         "lengths": parse_grid(LENGTHS, world.nominal)["pole_length"].tolist(),
         "epsilon": EPSILON,
         "test_episodes": chosen[0].exam.grid,

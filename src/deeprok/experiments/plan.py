@@ -17,6 +17,9 @@ from deeprok.experiments.exam import Exam
 #: {nominal, robust label} × {Adam, Kalman filter}, all with plain max and the same acting models.
 SQUARE = ("dqn", "rtd_dqn", "ekf_dqn", "deep_rok")
 
+#: The agents of the paper and those between them.
+PAPER_AGENTS = ("dqn", "ddqn", "ddqn_dr", "rtd_dqn", "ekf_dqn", "deep_rok")
+
 TUNING_SEEDS = (1000, 1001, 1002)
 # Seeds at most of what is told beside the main table.
 FEWER_SEEDS = 10  # of the other preset and the ablations
@@ -58,7 +61,7 @@ def agents(preset: str, seeds: int, episodes: int, every: bool) -> Study:
       episodes: test episodes in each cell.
       every: with the joint update and an ensemble from Deep-RoK's posterior.
     """
-    rows = [Row(name, name, preset) for name in ALGORITHMS]
+    rows = [Row(name, name, preset) for name in PAPER_AGENTS]
     if every:
         rows.append(Row("deep_rok_joint", "deep_rok", preset, {"batching": "joint"}))
         rows.append(Row("deep_rok_vote", "deep_rok", preset, policy="vote", runs=f"{preset}/deep_rok"))
@@ -257,6 +260,46 @@ def warm_start(seeds: int, episodes: int) -> Study:
 
 def _kalman_exam(episodes: int) -> Exam:
     return Exam(max(1, episodes // 5), beyond=max(1, episodes // 25), curve=max(1, episodes // 25))
+
+
+#: Ways to keep a belief over the weights, each with its agent of the nominal and of the robust label.
+PAIRS: dict[str, tuple[str, str]] = {
+    "Adam": ("dqn", "rtd_dqn"),
+    "extended Kalman filter": ("ekf_dqn", "deep_rok"),
+    "Bayes by Backprop": ("bbb_dqn", "bbb_rtd"),
+    "preconditioned SGLD": ("psgld_dqn", "psgld_rtd"),
+    "KTD: unscented filter, on line": ("ktd_q", "ktd_rtd"),
+}
+#: The network that KTD has, for one of the others too.
+_KTD_NETWORK: dict[str, Any] = {"hidden": (20,)}
+
+
+def beliefs(seeds: int, episodes: int) -> Study:
+    """Every way to keep a belief with either label, and the filters with the same small network."""
+    rows = [Row(name, name) for pair in PAIRS.values() for name in pair]
+    rows += [Row(f"{name} small", name, changes=_KTD_NETWORK) for name in ("ekf_dqn", "deep_rok")]
+    rows += [
+        Row(f"{robust} vote", robust, policy="vote", runs=f"beliefs/{robust}") for _, robust in list(PAIRS.values())[1:]
+    ]
+    return Study("beliefs", rows, range(min(seeds, FEWER_SEEDS)), _kalman_exam(episodes))
+
+
+def belief_tuning(episodes: int) -> Study:
+    """Six settings for each estimator that the paper's experiment does not have."""
+    rates: dict[str, tuple[str, tuple[float, ...]]] = {
+        "bbb_rtd": ("learning_rate", (1e-4, 3e-4)),
+        "psgld_rtd": ("learning_rate", (1e-4, 3e-4)),
+        "ktd_q": ("prior_covariance", (0.1, 1.0)),
+    }
+    noises = {"bbb_rtd": (1.0, 0.1, 0.01), "psgld_rtd": (1.0, 0.1, 0.01), "ktd_q": (0.1, 0.01, 0.001)}
+    rows = [
+        Row(label(algorithm, changes), algorithm, changes=changes)
+        for algorithm, (rate, values) in rates.items()
+        for value in values
+        for noise in noises[algorithm]
+        for changes in ({rate: value, "observation_noise": noise},)
+    ]
+    return Study("belief_tuning", rows, TUNING_SEEDS, Exam(max(1, episodes // 10)))
 
 
 def label(algorithm: str, changes: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ from deeprok.evaluation import PAPER_GRID, draw_members, network_policy
 from deeprok.experiments.exam import EPSILON, Exam, Scores, Snapshots, make_examiner
 from deeprok.experiments.plan import Row, Study
 from deeprok.experiments.references import Controller, make_linear_policy, search_linear
+from deeprok.experiments.results import Summary, summarise
 from deeprok.networks import QNetwork
 from deeprok.report import figures
 from deeprok.trainer import progress_of
@@ -41,7 +42,7 @@ Done = Callable[[str, float], None]
 _MEMBERS = 20  # of an ensemble drawn from a posterior
 
 # What parts of the work take, in seconds on one core: for the time left, where only ratios matter.
-_TRAINING = {"gradient": 6.0, "kalman": 30.0}
+_TRAINING = {"gradient": 6.0, "kalman": 30.0, "backprop": 15.0, "langevin": 15.0, "unscented": 60.0}
 EXAM = 4.0
 REFERENCE = 8.0
 
@@ -169,6 +170,27 @@ def snapshots(run: Run, program: Any) -> Snapshots:
     weights = checkpoint.load(run.folder / runs.CHECKPOINT, "run.snapshots", template)
     every = run.row.config(run.seed).snapshot_every
     return Snapshots([every * (i + 1) for i in range(len(weights))], np.asarray(weights)[:, None])
+
+
+def table(study: Study, prepared: Sequence[Run], ceiling: Scores) -> dict[str, Summary]:
+    """A study's rows, from the scores that are there; runs that broke down are told."""
+    table: dict[str, Summary] = {}
+    for row in study.rows:
+        its = [run for run in prepared if run.row is row]
+        scores = {run.seed: json.loads(run.scores.read_text()) for run in its if run.scores.exists()}
+        if not scores:
+            raise DeeprokError(f"no seed of {row.name} in the study {study.name} could be trained to the end")
+        table[row.name] = {
+            "changes": dict(row.changes),
+            "broken": [run.seed for run in its if run.seed not in scores],
+            **summarise(scores, ceiling, row.config(0).digest()),
+        }
+    return table
+
+
+def paper_grid() -> dict[str, list[float]]:
+    """The values of the paper's grid, by parameter."""
+    return {name: values.tolist() for name, values in parse_grid(PAPER_GRID, cartpole().nominal).items()}
 
 
 def references(out: Path, exam: Exam, done: Done) -> dict[str, Scores]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from deeprok.experiments.plan import PAIRS
 from deeprok.worlds import World, cartpole
 
 if TYPE_CHECKING:
@@ -27,6 +28,15 @@ NAMES: dict[str, str] = {
     "rtd_dqn": "RTD-DQN",
     "ekf_dqn": "EKF-DQN",
     "deep_rok": "Deep-RoK",
+    "bbb_dqn": "BBB-DQN",
+    "bbb_rtd": "BBB-RTD",
+    "psgld_dqn": "pSGLD-DQN",
+    "psgld_rtd": "pSGLD-RTD",
+    "ktd_q": "KTD-Q",
+    "ktd_rtd": "robust KTD-Q",
+    "pg": "policy gradient, randomised",
+    "epopt": "EPOpt",
+    "robust_pg": "robust policy gradient",
     "deep_rok_joint": "Deep-RoK, joint update",
     "deep_rok_vote": "Deep-RoK, vote of 20",
     "random": "random play",
@@ -45,6 +55,8 @@ _STYLES: dict[str, tuple[str, str, str]] = {
     "ekf_dqn": (_BLACK, "--", "x"),
     "deep_rok": (_BLUE, "-", "o"),
 }
+#: The same for the beliefs of Table 1, whatever their label.
+_BELIEF_STYLES = [(_SKY, "--", "v"), (_BLUE, "-", "o"), (_ORANGE, "-.", "s"), (_GREEN, ":", "^"), (_PURPLE, "-", "D")]
 
 #: The agents of the paper's figures.
 _PAPER_AGENTS = ("ddqn", "rtd_dqn", "deep_rok")
@@ -113,12 +125,17 @@ def success_maps(
     return figure
 
 
-def learning_curves(agents: Mapping[str, Mapping[str, Any]], ceiling: float) -> Figure:
+def learning_curves(
+    agents: Mapping[str, Mapping[str, Any]],
+    ceiling: float,
+    styles: Mapping[str, tuple[str, str, str]] = _STYLES,
+) -> Figure:
     """Return over the grid as training goes on: interquartile mean over seeds, with the quartiles.
 
     Args:
       agents: agent -> its summary, with `curve`.
       ceiling: the ceiling's return.
+      styles: colour, line and marker of each agent; others take what comes.
     """
     from matplotlib.figure import Figure
 
@@ -126,7 +143,7 @@ def learning_curves(agents: Mapping[str, Mapping[str, Any]], ceiling: float) -> 
     panel = figure.subplots()
     for i, (name, summary) in enumerate(agents.items()):
         curve = summary["curve"]
-        colour, line, marker = _STYLES.get(name, list(_STYLES.values())[-1 - i % len(_STYLES)])
+        colour, line, marker = styles.get(name, list(_STYLES.values())[-1 - i % len(_STYLES)])
         panel.fill_between(curve["episodes"], curve["low"], curve["high"], color=colour, alpha=0.15, linewidth=0)
         panel.plot(
             curve["episodes"],
@@ -278,6 +295,67 @@ def of_filters(found: Mapping[str, Any]) -> dict[str, Figure]:
         {title: found["calibration"][name] for name, title in titles.items() if name in found["calibration"]}
     )
     drawn["deep-sea"] = dives(found["deep_sea"])
+    return drawn
+
+
+def beliefs(pairs: Mapping[str, Sequence[str]], agents: Mapping[str, Mapping[str, Any]], ceiling: float) -> Figure:
+    """Success of every belief with either label: every seed, the interquartile mean and its interval.
+
+    Args:
+      pairs: belief -> its agent with the nominal label and with the robust one.
+      agents: agent -> its summary.
+      ceiling: the ceiling's share of successes.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 0.75 * len(pairs) + 1.3), layout="constrained")
+    panel = figure.subplots()
+    labels = (("nominal label", _ORANGE, "s", -0.16), ("robust label", _BLUE, "o", 0.16))
+    for i, (label, colour, marker, offset) in enumerate(labels):
+        names = [pair[i] for pair in pairs.values()]
+        places = np.arange(len(pairs)) + offset
+        for place, name in zip(places, names, strict=True):
+            seeds = 100 * np.asarray(agents[name]["per_seed"]["success"])
+            panel.scatter(seeds, np.full(len(seeds), place + 0.1), s=9, color=colour, alpha=0.45, linewidth=0)
+        means = 100 * np.array([agents[name]["iqm_success"] for name in names])
+        ends = 100 * np.array([agents[name]["success_ci"] for name in names])
+        errors = np.abs([means - ends[:, 0], ends[:, 1] - means])
+        panel.errorbar(
+            means, places, xerr=errors, color=colour, marker=marker, linestyle="none", capsize=3, label=label
+        )
+    panel.axvline(100 * ceiling, color="grey", linewidth=1)
+    panel.annotate(
+        "ceiling",
+        (100 * ceiling, -0.45),
+        xytext=(-3, 0),
+        textcoords="offset points",
+        ha="right",
+        fontsize=8,
+        color="dimgrey",
+    )
+    panel.set_yticks(range(len(pairs)), list(pairs))
+    panel.set_ylim(len(pairs) - 0.5, -0.6)
+    panel.set_xlabel("success over the grid in %")
+    figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=8)
+    return figure
+
+
+def of_systems(found: Mapping[str, Any]) -> dict[str, Figure]:
+    """The figures of `table1.json`, by name."""
+    table, ceiling = found["tables"]["beliefs"], found["ceiling"]
+    drawn = {"beliefs": beliefs(PAIRS, table, ceiling["iqm_success"])}
+    for i, label in enumerate(("nominal", "robust")):
+        names = [pair[i] for pair in PAIRS.values()]
+        styles = dict(zip(names, _BELIEF_STYLES, strict=True))
+        drawn[f"learning-{label}"] = learning_curves(
+            {name: table[name] for name in names}, ceiling["iqm_return"], styles
+        )
+    policies = found["tables"]["policies"]
+    maps = {name: row["cell_success"] for name, row in policies.items() if name in NAMES}
+    drawn["policies"] = success_maps(maps | {"lqr": ceiling["cell_success"]}, found["grid"], cartpole(), "a")
+    styles = dict(zip(policies, _BELIEF_STYLES, strict=False))
+    drawn["learning-policies"] = learning_curves(policies, ceiling["iqm_return"], styles)
+    drawn["calibration"] = coverage_plot({NAMES[name]: row for name, row in found["calibration"].items()})
     return drawn
 
 

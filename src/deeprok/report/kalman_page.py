@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deeprok.report.page import Lines, main_table, markdown, with_interval
+from deeprok.report.page import Lines, coverage_table, main_table, markdown, with_interval
 
 #: What each table of Cart-Pole compares.
 _ORDER = {
@@ -195,24 +195,7 @@ def _dives(found: Mapping[str, Any]) -> Lines:
 
 def _coverage(found: Mapping[str, Any]) -> Lines:
     names = {"ekf_dqn": "EKF-DQN, Cart-Pole"}
-    rows = found["calibration"]
-    levels = next(iter(rows.values()))["levels"]
-    header = ["", *(f"{100 * level:.0f} %" for level in levels), "temperature"]
-    header += [*(f"{100 * level:.0f} %, scaled" for level in levels), "claimed σ", "error"]
-    return [
-        header,
-        *(
-            [
-                names.get(name, f"Deep-RoK, {name}"),
-                *(f"{100 * share:.0f}" for share in row["coverage"]),
-                f"{min(row['temperature']):.2g} – {max(row['temperature']):.2g}",
-                *([f"{100 * share:.0f}" for share in row["calibrated"]] if row["calibrated"] else ["–"] * len(levels)),
-                f"{row['deviation']:.3g}",
-                f"{row['error']:.3g}",
-            ]
-            for name, row in rows.items()
-        ),
-    ]
+    return coverage_table({names.get(name, f"Deep-RoK, {name}"): row for name, row in found["calibration"].items()})
 
 
 def _caution(found: Mapping[str, Any]) -> Lines:

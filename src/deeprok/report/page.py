@@ -75,6 +75,27 @@ def with_interval(found: Mapping[str, Any], factor: float = 1.0, form: str = ".1
     return f"{value} ({_interval(found['ci'], factor, form)})" if found["ci"] else value
 
 
+def coverage_table(rows: Mapping[str, Mapping[str, Any]]) -> Lines:
+    """Coverage of intervals, as they come and with fitted temperatures, a line for each calibration."""
+    levels = next(iter(rows.values()))["levels"]
+    header = ["", *(f"{100 * level:.0f} %" for level in levels), "temperature"]
+    header += [*(f"{100 * level:.0f} %, scaled" for level in levels), "claimed σ", "error"]
+    return [
+        header,
+        *(
+            [
+                name,
+                *(f"{100 * share:.0f}" for share in row["coverage"]),
+                f"{min(row['temperature']):.2g} – {max(row['temperature']):.2g}",
+                *([f"{100 * share:.0f}" for share in row["calibrated"]] if row["calibrated"] else ["–"] * len(levels)),
+                f"{row['deviation']:.3g}",
+                f"{row['error']:.3g}",
+            ]
+            for name, row in rows.items()
+        ),
+    ]
+
+
 def markdown(lines: Lines) -> str:
     """A table: a header and its lines."""
     header, *rest = lines
