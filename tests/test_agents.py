@@ -206,7 +206,7 @@ def test_repeated_models_are_one_model(algorithm: str, family: str) -> None:
     assert not np.allclose(learn(other_state, one.draw, LATE, ON)[0].belief.theta, learned, rtol=1e-4, atol=1e-5)
 
 
-@pytest.fixture(scope="module", params=ALGORITHMS)
+@pytest.fixture(scope="module", params=[name for name, row in ALGORITHMS.items() if row.estimator != "policy"])
 def case(request: pytest.FixtureRequest) -> Case:
     return make_case(request.param, 3 if ALGORITHMS[request.param].robust else 1)
 

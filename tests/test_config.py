@@ -17,6 +17,7 @@ from deeprok.config import (
     GradientConfig,
     KalmanConfig,
     LangevinConfig,
+    PolicyConfig,
     UnscentedConfig,
     from_json,
     make_config,
@@ -45,7 +46,7 @@ def test_prior_survives_json(prior: Any) -> None:
     assert from_json(config.to_json(), "config.json") == config
 
 
-@every_algorithm
+@pytest.mark.parametrize("algorithm", [name for name, row in ALGORITHMS.items() if row.estimator != "policy"])
 def test_preset_paper(algorithm: str) -> None:
     config = make_config(algorithm, "paper")
     world = config.make_world()
@@ -68,14 +69,15 @@ def test_preset_paper(algorithm: str) -> None:
 def test_tuned_shares_all_but_the_estimators() -> None:
     own = {"algorithm", "estimator", "double", "acting"}
     replay = {"batch_size", "hidden", "replay_size"}  # on line there is none, and every weight is dear
-    configs = [dataclasses.asdict(make_config(algorithm, "tuned")) for algorithm in ALGORITHMS]
+    learners = {name: row for name, row in ALGORITHMS.items() if row.estimator != "policy"}
+    configs = [dataclasses.asdict(make_config(algorithm, "tuned")) for algorithm in learners]
     shared = [{k: v for k, v in config.items() if k not in own | replay} for config in configs]
     assert all(config == shared[0] for config in shared)
-    sizes = {a: tuple(c[name] for name in sorted(replay)) for a, c in zip(ALGORITHMS, configs, strict=True)}
+    sizes = {a: tuple(c[name] for name in sorted(replay)) for a, c in zip(learners, configs, strict=True)}
     online = {"ktd_q", "ktd_rtd"}
     assert all(size == ((1, (20,), 1) if a in online else (10, (20, 20), 150_000)) for a, size in sizes.items())
     for kind in ESTIMATOR_KINDS:
-        of_kind = [c["estimator"] for c, a in zip(configs, ALGORITHMS.values(), strict=True) if a.estimator == kind]
+        of_kind = [c["estimator"] for c, a in zip(configs, learners.values(), strict=True) if a.estimator == kind]
         assert all(estimator == of_kind[0] for estimator in of_kind)
 
 
@@ -83,13 +85,15 @@ def test_tuned_shares_all_but_the_estimators() -> None:
 def test_rows_differ_as_the_table_says(preset: str) -> None:
     rows = {a: make_config(a, preset) for a in ALGORITHMS}
     assert {a for a, c in rows.items() if c.double} == {"ddqn", "ddqn_dr"}
-    assert {a for a, c in rows.items() if c.row.robust} == {"rtd_dqn", "deep_rok", "bbb_rtd", "psgld_rtd", "ktd_rtd"}
+    robust = {"rtd_dqn", "deep_rok", "bbb_rtd", "psgld_rtd", "ktd_rtd", "epopt", "robust_pg"}
+    assert {a for a, c in rows.items() if c.row.robust} == robust
     kinds = {
         GradientConfig: {"dqn", "ddqn", "ddqn_dr", "rtd_dqn"},
         KalmanConfig: {"ekf_dqn", "deep_rok"},
         BackpropConfig: {"bbb_dqn", "bbb_rtd"},
         LangevinConfig: {"psgld_dqn", "psgld_rtd"},
         UnscentedConfig: {"ktd_q", "ktd_rtd"},
+        PolicyConfig: {"pg", "epopt", "robust_pg"},
     }
     for kind, names in kinds.items():
         assert {a for a, c in rows.items() if isinstance(c.estimator, kind)} == names

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from deeprok import runs
-from deeprok.config import ALGORITHMS, Config, make_config
+from deeprok.config import Config, make_config
 from deeprok.errors import DeeprokError
 from deeprok.evaluation import PAPER_GRID, cell_player, evaluate, grid_cells
 from deeprok.experiments import exam, paper, plan, references, sb3
@@ -93,7 +93,7 @@ FIELDS = {
 def test_results_have_every_field(reproduced: Reproduced) -> None:
     saved = json.loads((reproduced.out / "report" / "results" / "results.json").read_text())
     assert saved == json.loads(json.dumps(reproduced.second))
-    assert list(saved["agents"]) == list(ALGORITHMS)
+    assert list(saved["agents"]) == list(plan.PAPER_AGENTS)
     assert list(saved["references"]) == ["random", "linear", "lqr"]
     for row in (*saved["agents"].values(), *saved["references"].values()):
         assert set(row) >= FIELDS
@@ -112,7 +112,7 @@ def test_seeds_add_up_and_nothing_is_done_twice(reproduced: Reproduced) -> None:
     assert {path: path.stat().st_mtime_ns for path in reproduced.trained} == reproduced.trained
     changed = [path for path, then in reproduced.scored.items() if path.stat().st_mtime_ns != then]
     assert [path.parent.parent.name for path in changed] == ["dqn"]
-    for name in ALGORITHMS:
+    for name in plan.PAPER_AGENTS:
         before, after = (found["agents"][name]["per_seed"] for found in (reproduced.first, reproduced.second))
         assert after["seed"] == [0, 1, 2]
         assert after["return"][:2] == before["return"]
@@ -177,7 +177,7 @@ def test_full_plan() -> None:
     assert next(iter(found)) == "tuned"
     assert set(found) == {"tuned", "fastest", "tuning", "best", "paper", "ablation"}
     for preset in ("tuned", "paper"):
-        assert {row.name for row in found[preset].rows} == {*ALGORITHMS, "deep_rok_joint", "deep_rok_vote"}
+        assert {row.name for row in found[preset].rows} == {*plan.PAPER_AGENTS, "deep_rok_joint", "deep_rok_vote"}
     assert {name: len(study.seeds) for name, study in found.items()} == {
         "tuned": 20,
         "fastest": 20,

@@ -113,6 +113,7 @@ def make_estimator(config: Config, network: QNetwork) -> Estimator:
         return _make_langevin(config, settings)
     if isinstance(settings, UnscentedConfig):
         return _make_unscented(settings)
+    assert isinstance(settings, KalmanConfig)
     # The paper's objective averages over the batch, which leaves each observation B times the noise.
     copies = config.batch_size if settings.batching == "joint" else 1
     structures: dict[str, Structure] = {

@@ -221,6 +221,7 @@ def _make_intervals(config: Config, program: Program, states: int, models: int, 
     def compute(belief: Any) -> tuple[jax.Array, ...]:
         act = ensemble_policy(program.network, program.estimator.mean(belief)[None], "mean")
         obs, truth = earned_values(world, act, drawn, config.discount, states, play_key)
+        assert program.values
         return (*program.values(belief, obs), truth)
 
     return lambda belief: Intervals(*(np.asarray(part, float) for part in compute(belief)))

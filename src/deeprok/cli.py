@@ -27,6 +27,7 @@ from deeprok.errors import DeeprokError, unknown
 from deeprok.evaluation import Evaluation, PolicyKind, evaluate
 from deeprok.experiments.kalman import study_filters
 from deeprok.experiments.paper import reproduce
+from deeprok.experiments.table1 import study_systems
 from deeprok.export import Format, export_policy
 from deeprok.progress import fraction_bar, training_line
 from deeprok.runs import Keep
@@ -146,8 +147,9 @@ class Reproduce:
 
     seeds: Annotated[int, _COUNT] = 5
     """Seeds of each agent, from 0 on."""
-    study: Literal["paper", "kalman"] = "paper"
-    """The paper's experiment, or the Kalman family: structures, exploration, confidence, calibration (an hour)."""
+    study: Literal["paper", "kalman", "table1"] = "paper"
+    """The paper's experiment; the Kalman family: structures, exploration, confidence, calibration; or the systems of
+    the paper's Table 1 beside each other. The latter two take an hour or more."""
     preset: Preset = "tuned"
     """The paper's settings, or the best found."""
     full: bool = False
@@ -381,10 +383,10 @@ def _reproduce(words: Sequence[str]) -> None:
     options = tyro.cli(Reproduce, args=words, prog="deeprok reproduce")
     arguments = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
     run: Callable[..., Any] = reproduce
-    if arguments.pop("study") == "kalman":
+    if (study := arguments.pop("study")) != "paper":
         if arguments.pop("full") or arguments.pop("preset") != "tuned":
-            raise DeeprokError("study is kalman, which takes neither --full nor --preset paper")
-        run = study_filters
+            raise DeeprokError(f"study is {study}, which takes neither --full nor --preset paper")
+        run = {"kalman": study_filters, "table1": study_systems}[study]
     try:
         run(processes=arguments.pop("jobs"), **arguments, console=_err, results=_out)
     except KeyboardInterrupt:

@@ -36,7 +36,7 @@ from deeprok.uncertainty.models import (
     parse_models,
     parse_values,
 )
-from deeprok.worlds import WORLDS, World, with_model
+from deeprok.worlds import WORLDS, Interval, World, with_model
 from deeprok.worlds.cartpole import INTEGRATORS, Integrator
 
 #: Version of the run folder's files; raised when an older folder can't be read any more.
@@ -56,6 +56,12 @@ COVARIANCES: tuple[str, ...] = get_args(Covariance)
 
 WeightPrior = Literal["gaussian", "mixture"]
 WEIGHT_PRIORS: tuple[str, ...] = get_args(WeightPrior)
+
+Inner = Literal["natural", "ppo"]
+INNERS: tuple[str, ...] = get_args(Inner)
+
+Weigh = Literal["trajectories", "models"]
+WEIGHS: tuple[str, ...] = get_args(Weigh)
 
 Precision = Literal["float32", "float64"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
@@ -101,9 +107,9 @@ def _variances_option(field: str) -> Any:
 class Algorithm(NamedTuple):
     """A row of the table: how labels are formed and how the belief over the weights is kept."""
 
-    robust: bool  # the label is the worst case over a set of models
+    robust: bool  # the label, or what a policy's trajectories are weighed for, is the worst case over a set of models
     double: bool  # the online network chooses the successor's action
-    estimator: Literal["gradient", "kalman", "backprop", "langevin", "unscented"]
+    estimator: Literal["gradient", "kalman", "backprop", "langevin", "unscented", "policy"]
     acting: Acting | None  # the model it acts on, where that is part of the algorithm
     summary: str
 
@@ -121,6 +127,9 @@ ALGORITHMS: dict[str, Algorithm] = {
     "psgld_rtd": Algorithm(True, False, "langevin", None, "the worst-case label and preconditioned Langevin dynamics"),
     "ktd_q": Algorithm(False, False, "unscented", None, "KTD-Q: on line from rewards, an unscented Kalman filter"),
     "ktd_rtd": Algorithm(True, False, "unscented", None, "KTD-Q with the worst case over models in its observation"),
+    "pg": Algorithm(False, False, "policy", "sampled", "policy gradient with domain randomisation"),
+    "epopt": Algorithm(True, False, "policy", "sampled", "EPOpt: policy gradient on the worst trajectories"),
+    "robust_pg": Algorithm(True, False, "policy", "sampled", "policy gradient against a set and an adversary"),
 }
 
 
@@ -236,7 +245,59 @@ class UnscentedConfig:
     """κ of the unscented transform, the weight of its centre."""
 
 
-EstimatorConfig = GradientConfig | KalmanConfig | BackpropConfig | LangevinConfig | UnscentedConfig
+@dataclass(frozen=True)
+class PolicyConfig:
+    """A policy instead of values, by gradients of what trajectories on an ensemble of models earn."""
+
+    inner: Inner = "natural"
+    """How the policy moves: along the natural gradient within a KL bound (TRPO), or by PPO."""
+    trajectories: int = 240
+    """Trajectories in an iteration."""
+    learning_rate: float = 1e-3
+    """PPO's step size α, for Adam."""
+    clip: float = 0.2
+    """How far PPO lets an action's probability move before it stops, as a factor above and below 1."""
+    epochs: int = 10
+    """PPO's passes over an iteration's trajectories."""
+    minibatches: int = 4
+    """Mini-batches in a pass, of whole trajectories."""
+    entropy: float = 0.0
+    """What PPO adds for each nat of the actions' entropy."""
+    kl_bound: float = 0.01
+    """Mean KL divergence that a natural step may go."""
+    gae_lambda: float = 0.97
+    """λ of the advantages: 1 takes the rewards that came, 0 the next one and the baseline."""
+    trajectory_set: str = "cvar"
+    """Set of distributions over the trajectories, as robust_set is over outcomes: cvar is EPOpt."""
+    trajectory_level: float = 0.1
+    """Size of that set: for cvar EPOpt's ε, the worst fraction; 1 is all trajectories alike, as 0 is for a radius."""
+    level_iterations: int = 100
+    """Iterations in which all trajectories count alike, before the set does."""
+    weigh: Weigh = "trajectories"
+    """Take the worst over single trajectories or, with acting member, over the models' mean returns."""
+    adversary: float = 0.0
+    """Share of the models that an adversary chooses, which searches the box for the policy's worst."""
+    source_spread: float = 0.0
+    """Deviation, in widths of the box, of the normal distributions that models are drawn from; 0 is uniform."""
+    target: str = ""
+    """Physics of a target to adapt the source of models to, as name=value,…; if empty it stays."""
+    adapt_every: int = 10
+    """Iterations between looks at the target."""
+    target_trajectories: int = 2
+    """Trajectories on the target at each look."""
+    particles: int = 500
+    """Models weighed by how well they foretell the target."""
+    target_noise: float = 0.01
+    """Deviation of the target's next observation from a model's, in units of typical observations."""
+
+    @property
+    def neutral(self) -> bool:
+        """Whether all trajectories count alike: the set holds nothing but the uniform distribution."""
+        nominal = {"cvar": 1.0, "minimum": math.nan}.get(self.trajectory_set, 0.0)
+        return self.trajectory_level == nominal
+
+
+EstimatorConfig = GradientConfig | KalmanConfig | BackpropConfig | LangevinConfig | UnscentedConfig | PolicyConfig
 
 ESTIMATOR_KINDS: dict[str, type[EstimatorConfig]] = {
     "gradient": GradientConfig,
@@ -244,6 +305,7 @@ ESTIMATOR_KINDS: dict[str, type[EstimatorConfig]] = {
     "backprop": BackpropConfig,
     "langevin": LangevinConfig,
     "unscented": UnscentedConfig,
+    "policy": PolicyConfig,
 }
 
 
@@ -358,7 +420,7 @@ class Config:
     @property
     def has_posterior(self) -> bool:
         """Whether the belief is more than a point."""
-        return not isinstance(self.estimator, GradientConfig)
+        return not isinstance(self.estimator, GradientConfig | PolicyConfig)
 
     @property
     def online(self) -> bool:
@@ -389,9 +451,10 @@ class Config:
         return from_box(self.make_box(world), self.models, self.draw)
 
     def make_network(self, world: World) -> QNetwork:
-        """The Q-network."""
+        """The network: of Q-values, or of a policy."""
         sizes = (len(world.observation_scale), *self.hidden, len(world.actions))
-        return QNetwork(sizes, self.activation, self.input_scale or (1.0,) * sizes[0])
+        interval = world.actions if isinstance(world.actions, Interval) else None
+        return QNetwork(sizes, self.activation, self.input_scale or (1.0,) * sizes[0], interval)
 
     def arithmetic(self) -> AbstractContextManager[None]:
         """A context in which JAX computes with this run's precision."""
@@ -450,12 +513,36 @@ _WORLDS: dict[tuple[str, str], dict[str, Any]] = {
         "epsilon_steps": 3000,
         "acting": "nominal",
     },
+    ("tuned", "pendulum"): {"discount": 0.95},
     ("tuned", "ferry"): {"horizon": 40, "episodes": 2000, "target_period": 200, "epsilon_steps": 5000},
+}
+
+#: What policy gradients don't read: they have neither labels nor a replay, and an iteration is a chunk.
+NOT_FOR_POLICIES = frozenset(
+    (
+        *("robust_set", "robust_level", "confidence", "level_start", "level_steps", "double", "prior"),
+        *("batch_size", "replay_size", "warm_up", "train_every", "target_period", "chunk_steps"),
+        *("epsilon_start", "epsilon_end", "epsilon_steps", "explore", "explore_scale"),
+    )
+)
+
+#: What a preset is for policy gradients.
+_POLICIES: dict[str, dict[str, Any]] = {
+    "paper": {"hidden": (64, 64), "discount": 0.99, "episodes": 36_000, "snapshot_every": 240},
+    "tuned": {"discount": 0.99, "episodes": 3000, "snapshot_every": 60},
+}
+
+#: What makes a policy gradient the one it is.
+_OWN: dict[str, dict[str, Any]] = {
+    "pg": {"trajectory_level": 1.0},
+    "epopt": {},
+    "robust_pg": {"trajectory_set": "kl", "trajectory_level": 0.5, "adversary": 0.25},
 }
 
 _ESTIMATORS: dict[str, dict[str, EstimatorConfig]] = {
     "paper": {name: kind() for name, kind in ESTIMATOR_KINDS.items()},
     "tuned": {
+        "policy": PolicyConfig(inner="ppo", trajectories=60, minibatches=2, level_iterations=10),
         "gradient": GradientConfig(learning_rate=1e-4),
         # The mean depends on the ratios 30 : 1e-6 : 1 alone. This scale makes Pₙ about the square
         # of what labels miss by, so that draws from N(θ, P) are policies too.
@@ -491,7 +578,12 @@ def make_config(algorithm: str, preset: str = "tuned", **changes: Any) -> Config
     )
     world = {key: changes["world"] for key in ("world",) if key in changes}
     own_settings = _WORLDS.get((preset, world.get("world", config.world)), {})
-    config = dataclasses.replace(config, **{**(_PAPER if preset == "paper" else _TUNED), **own_settings, **world})
+    shared = _PAPER if preset == "paper" else _TUNED
+    if row.estimator == "policy":
+        shared = _POLICIES[preset]
+        own_settings = {k: v for k, v in own_settings.items() if k not in NOT_FOR_POLICIES | {"episodes", "acting"}}
+        config = dataclasses.replace(config, estimator=dataclasses.replace(config.estimator, **_OWN[algorithm]))
+    config = dataclasses.replace(config, **{**shared, **own_settings, **world})
     if row.acting is not None:
         config = dataclasses.replace(config, acting=row.acting)
     if config.online:
@@ -574,7 +666,15 @@ def check(config: Config) -> None:
         )
     if config.confidence != "fixed":
         SETS[config.robust_set].check_level(config.level_start, "level_start")
+    if isinstance(world.actions, Interval) and config.row.estimator != "policy":
+        raise DeeprokError(
+            f"world is '{config.world}', where actions are numbers; {config.algorithm} needs actions to choose from, "
+            "take pg, epopt or robust_pg"
+        )
     settings, weights = config.estimator, config.make_network(world).num_weights
+    if isinstance(settings, PolicyConfig):
+        _check_unread(config)
+        _check_policy(config, settings, world)
     if isinstance(settings, KalmanConfig):
         _check_kalman(settings, weights)
     if isinstance(settings, BackpropConfig):
@@ -602,6 +702,9 @@ def _shown(value: Any) -> str:
 
 def _check_memory(config: Config, world: World) -> None:
     """Refuses settings whose replay, snapshots, covariance, and models drawn for a chunk, are gigabytes."""
+    if isinstance(config.estimator, PolicyConfig):
+        _check_batch(config, config.estimator, world)
+        return
     models = config.make_models(world).size
     observations = len(world.observation_scale)
     rows = min(config.replay_size, config.episodes * config.horizon)
@@ -627,6 +730,21 @@ def _check_memory(config: Config, world: World) -> None:
         )
 
 
+def _check_batch(config: Config, settings: PolicyConfig, world: World) -> None:
+    """Refuses settings whose trajectories, with what is computed of each step, and snapshots are gigabytes."""
+    observations = len(world.observation_scale)
+    features = observations * (observations + 5) // 2 + 4
+    a_step = 3 * observations + 3 * len(world.actions) + 2 * features + 4 * sum(config.hidden)
+    numbers = settings.trajectories * config.horizon * a_step
+    numbers += config.snapshots * config.make_network(world).num_weights
+    if (gigabytes := (8 if config.precision == "float64" else 4) * numbers / 1e9) > 4:
+        raise DeeprokError(
+            f"{settings.trajectories} trajectories of {config.horizon} steps and {config.snapshots} snapshots would "
+            f"take {gigabytes:.1f} GB a seed, more than the 4 allowed; lower trajectories or horizon, or raise "
+            "snapshot_every"
+        )
+
+
 def _numbers(settings: EstimatorConfig, network: QNetwork) -> int:
     """How many numbers the belief is kept in, beside some for each weight."""
     n = network.num_weights
@@ -646,6 +764,43 @@ def _check_backprop(settings: BackpropConfig) -> None:
     narrow, wide = settings.narrow_variance, settings.prior_variance
     if settings.weight_prior == "mixture" and narrow >= wide:
         raise DeeprokError(f"narrow_variance is {narrow:g}; it must be below prior_variance, which is {wide:g}")
+
+
+def _check_unread(config: Config) -> None:
+    """Refuses changes of settings that a policy gradient would not read."""
+    for field in dataclasses.fields(config):
+        if field.name in NOT_FOR_POLICIES and (value := getattr(config, field.name)) != field.default:
+            raise DeeprokError(
+                f"{field.name} is {_shown(value)}, but {config.algorithm} learns a policy from whole trajectories and "
+                f"has no {field.name}; leave it out"
+            )
+
+
+def _check_policy(config: Config, settings: PolicyConfig, world: World) -> None:
+    SETS[settings.trajectory_set].check_level(settings.trajectory_level, "trajectory_level")
+    if config.algorithm == "pg" and not settings.neutral:
+        raise DeeprokError(
+            f"trajectory_level is {settings.trajectory_level:g} for the set {settings.trajectory_set}; for pg all "
+            "trajectories count alike (1 for cvar, else 0), take epopt or robust_pg for others"
+        )
+    if settings.inner == "ppo" and settings.trajectories % settings.minibatches:
+        raise DeeprokError(
+            f"trajectories is {settings.trajectories}; it must be a multiple of minibatches, "
+            f"which is {settings.minibatches}"
+        )
+    models = config.make_models(world).size
+    if config.acting == "member" and settings.trajectories % models:
+        raise DeeprokError(
+            f"trajectories is {settings.trajectories}; with acting member it must be a multiple of the number of "
+            f"models, which is {models}"
+        )
+    if settings.weigh == "models" and config.acting != "member":
+        raise DeeprokError(f"weigh is 'models', but acting is '{config.acting}'; use acting 'member'")
+    for name, value in (("target", settings.target), ("source_spread", settings.source_spread)):
+        if value and config.acting != "sampled":
+            raise DeeprokError(f"{name} is {_shown(value)}, but acting is '{config.acting}'; use acting 'sampled'")
+    if settings.target:
+        parse_values(settings.target, world.nominal, "target")
 
 
 def _check_kalman(settings: KalmanConfig, n: int) -> None:
@@ -711,6 +866,9 @@ _CHOICES: dict[str, Any] = {
     "confidence": CONFIDENCES,
     "precision": PRECISIONS,
     "weight_prior": WEIGHT_PRIORS,
+    "inner": INNERS,
+    "trajectory_set": SETS,
+    "weigh": WEIGHS,
 }
 
 
@@ -802,4 +960,20 @@ _RULES: dict[str, Rule] = {
     "members": _COUNT,
     "adaptive_noise": _NOT_NEGATIVE,
     "kappa": _NOT_NEGATIVE,
+    "trajectories": Rule(lambda x: _whole(x) and x >= 2, "a whole number of at least 2"),
+    "clip": Rule(lambda x: _number(x) and 0 < x < 1, "above 0 and below 1"),
+    "epochs": _COUNT,
+    "minibatches": _COUNT,
+    "entropy": _NOT_NEGATIVE,
+    "kl_bound": _POSITIVE,
+    "gae_lambda": _PROBABILITY,
+    "trajectory_level": _FINITE,
+    "level_iterations": _NATURAL,
+    "adversary": _PROBABILITY,
+    "source_spread": _NOT_NEGATIVE,
+    "target": _TEXT,
+    "adapt_every": _COUNT,
+    "target_trajectories": _COUNT,
+    "particles": Rule(lambda x: _whole(x) and x >= 10, "a whole number of at least 10"),
+    "target_noise": _POSITIVE,
 }

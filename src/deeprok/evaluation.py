@@ -22,18 +22,18 @@ from deeprok.agents import Values
 from deeprok.checkpoint import write_atomically
 from deeprok.errors import DeeprokError, unknown
 from deeprok.estimators import Estimator
-from deeprok.exploration import epsilon_greedy
+from deeprok.exploration import epsilon_greedy, epsilon_uniform
 from deeprok.networks import QNetwork
 from deeprok.runs import KEEPS, Keep
 from deeprok.training import make_program
 from deeprok.types import Model
 from deeprok.uncertainty.models import grid_models, parse_grid
-from deeprok.worlds import World, with_model
+from deeprok.worlds import Interval, World, with_model
 
 PolicyKind = Literal["mean", "vote", "mean_q", "sample", "lcb"]
 POLICIES: tuple[str, ...] = get_args(PolicyKind)
 
-#: `obs [E, D] -> action [E]`.
+#: `obs [E, D] -> action [E]`, or [E, A] where actions are numbers.
 Policy = Callable[[jax.Array], jax.Array]
 
 #: `(weights, params) -> Policy`: what weights do in a world of these parameters, which most don't look at.
@@ -52,10 +52,10 @@ def ensemble_policy(network: QNetwork, thetas: jax.Array, kind: PolicyKind) -> P
 
     def act(obs: jax.Array) -> jax.Array:
         q = jax.vmap(network.apply, (0, None))(thetas, obs)  # [K, E, A]
-        if kind == "vote":
+        if kind == "vote":  # of Q-networks only
             votes = jax.nn.one_hot(jnp.argmax(q, axis=-1), q.shape[-1])
             return jnp.argmax(jnp.sum(votes, axis=0), axis=-1)
-        return jnp.argmax(jnp.mean(q, axis=0), axis=-1)
+        return network.choose(jnp.mean(q, axis=0))
 
     return act
 
@@ -108,12 +108,17 @@ def play_episodes(world: World, act: Policy, models: Model, key: jax.Array, epsi
     reset_key, explore_key, world_key = jax.random.split(key, 3)
     params = jax.vmap(lambda model: with_model(world.nominal, model))(models)
     states, obs = jax.vmap(world.reset)(jax.random.split(reset_key, episodes), params)
-    explore = jax.random.uniform(explore_key, (world.horizon, episodes, 2))
-    choose = jax.vmap(epsilon_greedy, (0, None, 0, None))
+    numbers = world.actions if isinstance(world.actions, Interval) else None
+    explore = jax.random.uniform(explore_key, (world.horizon, episodes, 1 + (len(numbers) if numbers else 1)))
+
+    def choose(draw: jax.Array, greedy: jax.Array) -> jax.Array:
+        if numbers:
+            return epsilon_uniform(draw, epsilon, greedy, numbers)
+        return epsilon_greedy(draw, epsilon, greedy, len(world.actions))
 
     def step(carry: Any) -> Any:
         t, states, obs, alive, earned = carry
-        actions = choose(explore[t], epsilon, act(obs), len(world.actions))
+        actions = jax.vmap(choose)(explore[t], act(obs))
         keys = jax.random.split(jax.random.fold_in(world_key, t), episodes)
         outcome = jax.vmap(world.step)(keys, states, actions, params)
         earned = earned + jnp.where(alive, outcome.reward, 0.0)
@@ -379,7 +384,9 @@ def evaluate(
         else:
             raise DeeprokError(f"grid is {grid!r}; it must be text, as name=low:high:count,…")
         policy_of = (
-            cautious_policy(program.values, kappa) if policy == "lcb" else network_policy(program.network, policy)
+            cautious_policy(program.values, kappa)
+            if policy == "lcb" and program.values
+            else network_policy(program.network, policy)
         )
         play = cell_player(program.world, policy_of, episodes)
         cells = grid_cells(program.world, axes)

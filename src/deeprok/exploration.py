@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from deeprok.worlds.base import Interval
+
 
 def linear_epsilon(t: jax.Array | int, start: float, end: float, steps: int) -> jax.Array:
     """ε at step t: falls linearly from `start` to `end` over `steps` steps, then stays."""
@@ -24,3 +26,15 @@ def epsilon_greedy(draw: jax.Array, epsilon: jax.Array | float, greedy: jax.Arra
     coin, choice = draw
     anything = jnp.minimum((choice * actions).astype(jnp.int32), actions - 1)
     return jnp.where(coin < epsilon, anything, greedy.astype(jnp.int32))
+
+
+def epsilon_uniform(draw: jax.Array, epsilon: jax.Array | float, greedy: jax.Array, interval: Interval) -> jax.Array:
+    """An action anywhere between the ends with probability ε, else the greedy one.
+
+    Args:
+      draw: [1 + A] uniform random numbers: a coin, and the action should it fall so.
+      epsilon: ε.
+      greedy: [A] the greedy action.
+      interval: the ends.
+    """
+    return jnp.where(draw[0] < epsilon, interval.at(2.0 * draw[1:] - 1.0), greedy)

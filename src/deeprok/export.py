@@ -14,7 +14,7 @@ import numpy as np
 from deeprok.checkpoint import write_atomically
 from deeprok.errors import DeeprokError, unknown
 from deeprok.networks import QNetwork
-from deeprok.worlds import World
+from deeprok.worlds import Interval, World
 
 Format = Literal["json", "onnx"]
 FORMATS: tuple[str, ...] = get_args(Format)
@@ -35,7 +35,8 @@ def to_json(network: QNetwork, theta: np.ndarray, world: World) -> bytes:
     """The policy as JSON: act on the largest of the last layer's outputs.
 
     Each layer is y = weights · x + bias, the hidden ones followed by the activation; inputs are
-    multiplied by `input_scale` first.
+    multiplied by `input_scale` first. Where actions are numbers there is an `interval` instead of
+    `actions`: an output of −1 is its low end, 1 its high end, and what lies beyond is that end.
     """
     layers = [
         {"weights": np.asarray(layer.weights.T, float).tolist(), "bias": np.asarray(layer.bias, float).tolist()}
@@ -45,7 +46,7 @@ def to_json(network: QNetwork, theta: np.ndarray, world: World) -> bytes:
         "format": "deeprok-policy",
         "version": 1,
         "world": world.name,
-        "actions": list(world.actions),
+        **_actions(world),
         "input_scale": list(network.input_scale),
         "activation": network.activation,
         "layers": layers,
@@ -53,8 +54,14 @@ def to_json(network: QNetwork, theta: np.ndarray, world: World) -> bytes:
     return (json.dumps(policy, indent=1) + "\n").encode()
 
 
+def _actions(world: World) -> dict[str, Any]:
+    if isinstance(world.actions, Interval):
+        return {"interval": {"low": list(world.actions.low), "high": list(world.actions.high)}}
+    return {"actions": list(world.actions)}
+
+
 def json_q_values(policy: dict[str, Any], obs: np.ndarray) -> np.ndarray:
-    """Q-values [E, A] of an exported JSON policy for observations [E, D], in numpy alone."""
+    """Outputs [E, A], for agents with values Q, of an exported JSON policy for observations [E, D], in numpy alone."""
     x = obs * np.asarray(policy["input_scale"])
     for i, layer in enumerate(policy["layers"]):
         x = x @ np.asarray(layer["weights"]).T + np.asarray(layer["bias"])
@@ -64,7 +71,10 @@ def json_q_values(policy: dict[str, Any], obs: np.ndarray) -> np.ndarray:
 
 
 def to_onnx(network: QNetwork, theta: np.ndarray) -> bytes:
-    """The policy as an ONNX model: `obs` [batch, D] to `q` [batch, A] and `action` [batch]."""
+    """The policy as an ONNX model: `obs` [batch, D] to `q` [batch, A] and `action` [batch].
+
+    Where actions are numbers `q` are places between their ends, −1 to 1, and `action` [batch, A] the numbers.
+    """
     onnx = _import_onnx()
     helper, kinds = onnx.helper, onnx.TensorProto
     nodes, weights = [], []
@@ -89,14 +99,23 @@ def to_onnx(network: QNetwork, theta: np.ndarray) -> bytes:
         else:
             nodes.append(helper.make_node(network.activation.capitalize(), [x], [f"hidden{i}"]))
         x = f"hidden{i}"
-    nodes.append(helper.make_node("ArgMax", ["q"], ["action"], axis=1, keepdims=0))
+    interval = network.interval
+    if interval:
+        low, high = np.array(interval.low), np.array(interval.high)
+        nodes.append(helper.make_node("Clip", ["q", constant("lowest", -1.0), constant("highest", 1.0)], ["place"]))
+        nodes.append(helper.make_node("Mul", ["place", constant("half", (high - low) / 2)], ["stretched"]))
+        nodes.append(helper.make_node("Add", ["stretched", constant("centre", (high + low) / 2)], ["action"]))
+    else:
+        nodes.append(helper.make_node("ArgMax", ["q"], ["action"], axis=1, keepdims=0))
     graph = helper.make_graph(
         nodes,
         "policy",
         [helper.make_tensor_value_info("obs", kinds.FLOAT, ["batch", network.sizes[0]])],
         [
             helper.make_tensor_value_info("q", kinds.FLOAT, ["batch", network.sizes[-1]]),
-            helper.make_tensor_value_info("action", kinds.INT64, ["batch"]),
+            helper.make_tensor_value_info("action", kinds.FLOAT, ["batch", len(interval)])
+            if interval
+            else helper.make_tensor_value_info("action", kinds.INT64, ["batch"]),
         ],
         weights,
     )
@@ -115,15 +134,19 @@ def export_policy(network: QNetwork, theta: np.ndarray, world: World, kind: Form
     obs = (np.asarray(noise) * scale).astype(np.float32)
     if kind == "json":
         data = to_json(network, theta, world)
-        actions = json_q_values(json.loads(data), obs).argmax(axis=1)
+        outputs = json_q_values(json.loads(data), obs)
+        actions = np.asarray(network.choose(jnp.asarray(outputs, np.float32)))
     else:
         data = to_onnx(network, theta)
         evaluator = _import_onnx().reference.ReferenceEvaluator(data)
         actions = evaluator.run(["action"], {"obs": obs})[0]
     q = np.asarray(network.apply(jnp.asarray(theta), jnp.asarray(obs)))
-    chosen = np.take_along_axis(q, np.asarray(actions)[:, None], axis=1)[:, 0]
-    # Where two actions are equal to rounding either may come out.
-    wrong = int((chosen < q.max(axis=1) - 1e-5 * (1 + np.abs(q).max(axis=1))).sum())
+    if network.interval:
+        wrong = int((~np.isclose(actions, network.choose(jnp.asarray(q)), rtol=1e-4, atol=1e-4)).any(axis=1).sum())
+    else:
+        chosen = np.take_along_axis(q, np.asarray(actions)[:, None], axis=1)[:, 0]
+        # Where two actions are equal to rounding either may come out.
+        wrong = int((chosen < q.max(axis=1) - 1e-5 * (1 + np.abs(q).max(axis=1))).sum())
     if wrong:
         raise DeeprokError(
             f"the exported policy differs from the agent on {wrong} of {_CHECKED_STATES} states; nothing written"

@@ -1,4 +1,4 @@
-"""The Q-network: a multilayer perceptron over one flat vector of weights."""
+"""The Q-network: a multilayer perceptron over one flat vector of weights. A policy's network is one too."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from deeprok.worlds.base import Interval
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "tanh": jnp.tanh,
@@ -34,11 +36,13 @@ class QNetwork(NamedTuple):
       sizes: units of each layer, inputs first.
       activation: name of the hidden layers' activation.
       input_scale: each input is multiplied by its entry before the first layer.
+      interval: where actions are numbers, their ends; the outputs are then places between them.
     """
 
     sizes: tuple[int, ...]
     activation: str
     input_scale: tuple[float, ...]
+    interval: Interval | None = None
 
     @property
     def slices(self) -> tuple[slice, ...]:
@@ -90,3 +94,7 @@ class QNetwork(NamedTuple):
         for layer in hidden:
             x = activate(x @ layer.weights + layer.bias)
         return x @ last.weights + last.bias
+
+    def choose(self, outputs: jax.Array) -> jax.Array:
+        """The greedy action for outputs [..., A]: the first of the largest, or the numbers they stand for."""
+        return jnp.argmax(outputs, axis=-1) if self.interval is None else self.interval.at(outputs)

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import stats
 
 from deeprok import checkpoint, runs
-from deeprok.config import Config, KalmanConfig, UnscentedConfig
+from deeprok.config import Config, KalmanConfig, PolicyConfig, UnscentedConfig
 from deeprok.errors import DeeprokError
 from deeprok.estimators import Health
 from deeprok.evaluation import ensemble_policy, play_episodes
@@ -157,7 +157,7 @@ def _unfinished(states: RunState, config: Config) -> list[int]:
 
 
 def _epsilon(steps: int, config: Config) -> float:
-    if config.explore != "epsilon":
+    if config.explore != "epsilon" or isinstance(config.estimator, PolicyConfig):
         return 0.0
     return float(linear_epsilon(steps, config.epsilon_start, config.epsilon_end, config.epsilon_steps))
 
@@ -238,6 +238,8 @@ def _breakdown(
     settings = config.estimator
     if isinstance(settings, KalmanConfig | UnscentedConfig):
         remedy = f"raise --observation-noise (now {settings.observation_noise:g})"
+    elif isinstance(settings, PolicyConfig) and settings.inner == "natural":
+        remedy = f"lower --kl-bound (now {settings.kl_bound:g})"
     else:
         remedy = f"lower --learning-rate (now {settings.learning_rate:g})"
     # Weights that are no numbers spoil later variances too; it is the variance's fault if the

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from deeprok.agents import AgentState, Draw, Values, make_agent
+from deeprok.agents import Draw, Values, make_agent
 from deeprok.config import Config
 from deeprok.estimators import Estimator, Fit
 from deeprok.networks import QNetwork
@@ -38,8 +38,8 @@ class Episode:
 class RunState:
     """A run between two steps: with its settings, all that its future depends on."""
 
-    agent: AgentState
-    episode: Episode
+    agent: Any  # AgentState, or PolicyState
+    episode: Any  # Episode; None where whole trajectories are played
     key: jax.Array  # [2] uint32 data of the key that every step's key is folded from
     episodes: jax.Array  # [] int32, finished
     steps: jax.Array  # [] int32, taken
@@ -71,7 +71,7 @@ class Program(NamedTuple):
       world: the world.
       network: what the weights are the weights of.
       estimator: keeper of the belief over them, `RunState.agent.belief`.
-      values: `(belief, obs) -> (mean, deviation)` of Q [C, A] at observations [C, D].
+      values: `(belief, obs) -> (mean, deviation)` of Q [C, A] at observations [C, D]; None for a policy.
       init: `(key, belief=None) -> RunState`, from a given belief or from fresh weights.
       chunk: `(states, t) -> (states, Log)`, jitted: `chunk_steps` steps from step t on, for
         states stacked along a first axis of seeds, which are donated.
@@ -81,7 +81,7 @@ class Program(NamedTuple):
     world: World
     network: QNetwork
     estimator: Estimator
-    values: Values
+    values: Values | None
     init: Callable[..., RunState]
     chunk: Callable[[RunState, int], tuple[RunState, Log]]
     clock: Callable[[RunState], int]
@@ -93,6 +93,10 @@ _LOOKS = 20
 
 def make_program(config: Config) -> Program:
     """Builds the functions that a run consists of."""
+    if config.row.estimator == "policy":
+        from deeprok.policy import make_policy_program  # which is made of this module's records
+
+        return make_policy_program(config)
     world = config.make_world()
     agent = make_agent(config, world)
     box = config.make_box(world)

@@ -136,6 +136,7 @@ def _crossings(study: Study, prepared: Sequence[Run]) -> dict[str, Any]:
         models = parse_models(config.fixed_models, world.nominal)
         exact = exact_robust_q(world, models, config.discount)
         program = make_program(config)
+        assert program.values
         values = jax.jit(program.values)
         intervals = {}
         for run in prepared:

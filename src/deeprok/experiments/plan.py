@@ -284,6 +284,27 @@ def beliefs(seeds: int, episodes: int) -> Study:
     return Study("beliefs", rows, range(min(seeds, FEWER_SEEDS)), _kalman_exam(episodes))
 
 
+#: Ways to weigh the trajectories of a policy gradient, beside those that have names of their own.
+_WEIGHED: dict[str, dict[str, Any]] = {
+    "KL ball": {"adversary": 0.0},
+    "worst of 12 models": {
+        "acting": "member",
+        "models": 12,
+        "weigh": "models",
+        "trajectory_set": "minimum",
+        "adversary": 0.0,
+    },
+    "adversary alone": {"trajectory_level": 0.0},
+}
+
+
+def policies(seeds: int, episodes: int) -> Study:
+    """Policy gradients: domain randomisation, EPOpt, and the parts of the robust one."""
+    rows = [Row(name, name) for name in ("pg", "epopt", "robust_pg")]
+    rows += [Row(name, "robust_pg", changes=changes) for name, changes in _WEIGHED.items()]
+    return Study("policies", rows, range(min(seeds, FEWER_SEEDS)), _kalman_exam(episodes))
+
+
 def belief_tuning(episodes: int) -> Study:
     """Six settings for each estimator that the paper's experiment does not have."""
     rates: dict[str, tuple[str, tuple[float, ...]]] = {

@@ -42,7 +42,7 @@ Done = Callable[[str, float], None]
 _MEMBERS = 20  # of an ensemble drawn from a posterior
 
 # What parts of the work take, in seconds on one core: for the time left, where only ratios matter.
-_TRAINING = {"gradient": 6.0, "kalman": 30.0, "backprop": 15.0, "langevin": 15.0, "unscented": 60.0}
+_TRAINING = {"gradient": 6.0, "kalman": 30.0, "backprop": 15.0, "langevin": 15.0, "unscented": 60.0, "policy": 5.0}
 EXAM = 4.0
 REFERENCE = 8.0
 

@@ -19,6 +19,22 @@ def quantity(default: float, unit: str, meaning: str, positive: bool = True) -> 
     return dataclasses.field(default=default, metadata=metadata)
 
 
+@dataclasses.dataclass(frozen=True)
+class Interval:
+    """Actions that are numbers: one or more, each between two ends."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    def __len__(self) -> int:
+        return len(self.low)
+
+    def at(self, places: jax.Array) -> jax.Array:
+        """The actions at places [..., A] between −1, the lower ends, and 1; beyond these the ends."""
+        low, high = jnp.asarray(self.low, places.dtype), jnp.asarray(self.high, places.dtype)
+        return low + (high - low) * (0.5 * (jnp.clip(places, -1.0, 1.0) + 1.0))
+
+
 class World(NamedTuple):
     """A simulator without hidden state.
 
@@ -33,7 +49,7 @@ class World(NamedTuple):
       nominal: the parameters the designer believes in; a frozen dataclass of `quantity` fields.
       box: the ranges in which the true parameters are known to lie, by name.
       observation_scale: a typical size of each observation.
-      actions: a name for each action.
+      actions: a name for each action, or an `Interval` where an action is a vector of numbers.
       horizon: steps after which an episode is cut off (truncated, not terminated).
       success_return: an episode succeeds when its return is above this.
     """
@@ -44,7 +60,7 @@ class World(NamedTuple):
     nominal: Any
     box: Mapping[str, tuple[float, float]]
     observation_scale: tuple[float, ...]
-    actions: tuple[str, ...]
+    actions: tuple[str, ...] | Interval
     horizon: int
     success_return: float
 

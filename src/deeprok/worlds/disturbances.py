@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from deeprok.types import Outcome
-from deeprok.worlds.base import World
+from deeprok.worlds.base import Interval, World
 
 
 def with_sensor_noise(world: World, deviation: float) -> World:
@@ -64,7 +64,11 @@ def with_delay(world: World) -> World:
     def reset(key: jax.Array, params: Any) -> tuple[Any, jax.Array]:
         world_key, action_key = jax.random.split(key)
         state, obs = world.reset(world_key, params)
-        return (state, jax.random.randint(action_key, (), 0, len(world.actions))), obs
+        if isinstance(world.actions, Interval):
+            first = world.actions.at(jax.random.uniform(action_key, (len(world.actions),), minval=-1.0))
+        else:
+            first = jax.random.randint(action_key, (), 0, len(world.actions))
+        return (state, first), obs
 
     def step(key: jax.Array, state: Any, action: jax.Array, params: Any) -> Outcome:
         inner, pending = state

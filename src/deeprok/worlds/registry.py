@@ -6,5 +6,11 @@ from deeprok.worlds.base import World
 from deeprok.worlds.cartpole import cartpole
 from deeprok.worlds.deep_sea import deep_sea
 from deeprok.worlds.ferry import ferry
+from deeprok.worlds.pendulum import pendulum
 
-WORLDS: dict[str, Callable[..., World]] = {"cartpole": cartpole, "deep_sea": deep_sea, "ferry": ferry}
+WORLDS: dict[str, Callable[..., World]] = {
+    "cartpole": cartpole,
+    "deep_sea": deep_sea,
+    "ferry": ferry,
+    "pendulum": pendulum,
+}

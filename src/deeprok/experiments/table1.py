@@ -1,0 +1,70 @@
+"""The systems of the paper's Table 1 on one world: every belief with either label, and policy gradients.
+
+Like the paper's experiment it adds up: whatever is finished stays in the folder.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from deeprok import calibration
+from deeprok.config import make_config
+from deeprok.experiments import plan, studies
+from deeprok.experiments.results import Summary, summarise
+from deeprok.progress import work_bar
+from deeprok.report import figures, table1_page
+
+
+def study_systems(
+    seeds: int = 10,
+    out: Path = Path("reproduce"),
+    resume: bool = False,
+    episodes: int = 500,
+    processes: int | None = None,
+    console: Console | None = None,
+    results: Console | None = None,
+) -> dict[str, Any]:
+    """Trains and examines the systems that the paper compares with.
+
+    Args:
+      seeds: seeds of each row, at most 10.
+      out: folder for runs, results and figures; what it already holds is not done again.
+      resume: refuse to begin anew: `out` must be there.
+      episodes: test episodes in each cell; most questions take a fifth of them.
+      processes: training processes at once; by default one for each core.
+      console: where progress goes.
+      results: where the table goes.
+
+    Returns:
+      What `table1.json` holds.
+    """
+    console, results = console or Console(stderr=True), results or Console()
+    studies.check_request(seeds, episodes, processes, out, resume)
+    every = [plan.beliefs(seeds, episodes), plan.policies(seeds, episodes), plan.belief_tuning(episodes)]
+    prepared = {study.name: studies.prepare(out, study) for study in every}
+    total = sum(studies.work(run) for its in prepared.values() for run in its) + 3 * studies.REFERENCE
+    with work_bar(console, total) as done:
+        ceiling = studies.references(out, every[0].exam, done)["lqr"]
+        tables: dict[str, dict[str, Summary]] = {}
+        for study in every:
+            studies.train(study.name, prepared[study.name], processes, done, console)
+            studies.examine(study.name, prepared[study.name], processes, done)
+            tables[study.name] = studies.table(study, prepared[study.name], ceiling)
+        found: dict[str, Any] = {
+            "format": 1,
+            "test_episodes": every[0].exam.grid,
+            "grid": studies.paper_grid(),
+            "ceiling": summarise({0: ceiling}, ceiling, ""),
+            "tables": tables,
+            "calibration": {
+                nominal: calibration.calibrate(out / "beliefs" / nominal).to_dict()
+                for nominal, _ in plan.PAIRS.values()
+                if make_config(nominal).has_posterior
+            },
+        }
+    studies.write_report(out, "table1", found, figures.of_systems(found), table1_page.table1_page(found))
+    studies.print_report(out, "table1", table1_page.short_tables(found), results)
+    return found
