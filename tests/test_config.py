@@ -78,6 +78,8 @@ def test_tuned_shares_all_but_the_estimators() -> None:
     assert all(size == ((1, (20,), 1) if a in online else (10, (20, 20), 150_000)) for a, size in sizes.items())
     for kind in ESTIMATOR_KINDS:
         of_kind = [c["estimator"] for c, a in zip(configs, learners.values(), strict=True) if a.estimator == kind]
+        if kind == "unscented":  # the robust twin has a noise of its own
+            assert [estimator.pop("observation_noise") for estimator in of_kind] == [0.01, 0.1]
         assert all(estimator == of_kind[0] for estimator in of_kind)
 
 

@@ -37,7 +37,7 @@ def shown(value: Any) -> str:
 def settings() -> list[tuple[str, str, str]]:
     """Name, value in `paper` and value in `tuned` of every setting."""
     rows = []
-    for algorithm in ("bbb_rtd", "psgld_rtd", "ktd_rtd", "epopt", "rtd_dqn", "deep_rok"):
+    for algorithm in ("bbb_rtd", "psgld_rtd", "ktd_q", "epopt", "rtd_dqn", "deep_rok"):
         paper, tuned = (make_config(algorithm, preset) for preset in ("paper", "tuned"))
         for field in dataclasses.fields(paper.estimator):
             values = [getattr(config.estimator, field.name) for config in (paper, tuned)]

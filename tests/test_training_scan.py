@@ -96,7 +96,6 @@ AMONG_OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "full": ("deep_rok", dict(explore="thompson")),
     "backprop": ("bbb_rtd", dict(explore="thompson", weight_prior="mixture")),
     "langevin": ("psgld_rtd", dict(explore="thompson")),
-    "unscented": ("ktd_rtd", dict(explore="ucb")),
 }
 
 

@@ -206,7 +206,7 @@ def _parse_train(algorithm: str, words: Sequence[str]) -> Train:
     others = {field.name for kind in ESTIMATOR_KINDS.values() for field in dataclasses.fields(kind)} - own
     for word in words:
         if word.partition("=")[0].removeprefix("--").replace("-", "_") in others and word.startswith("--"):
-            raise DeeprokError(f"{word} is not a setting of {algorithm}, which has a {base.row.estimator} estimator")
+            raise DeeprokError(f"{word} is not a setting of {algorithm}, whose estimator is {base.row.estimator}")
     return tyro.cli(
         Train,
         args=words,

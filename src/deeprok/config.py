@@ -532,10 +532,10 @@ _POLICIES: dict[str, dict[str, Any]] = {
     "tuned": {"discount": 0.99, "episodes": 3000, "snapshot_every": 60},
 }
 
-#: What makes a policy gradient the one it is.
+#: What an algorithm's estimator has of its own, whatever the preset.
 _OWN: dict[str, dict[str, Any]] = {
+    "ktd_rtd": {"observation_noise": 0.1},  # the worst of models that change with the episode is noisier than a reward
     "pg": {"trajectory_level": 1.0},
-    "epopt": {},
     "robust_pg": {"trajectory_set": "kl", "trajectory_level": 0.5, "adversary": 0.25},
 }
 
@@ -574,15 +574,15 @@ def make_config(algorithm: str, preset: str = "tuned", **changes: Any) -> Config
         algorithm=algorithm,
         preset=cast(Preset, preset),
         double=row.double,
-        estimator=_ESTIMATORS[preset][row.estimator],
+        estimator=dataclasses.replace(_ESTIMATORS[preset][row.estimator], **_OWN.get(algorithm, {})),
     )
     world = {key: changes["world"] for key in ("world",) if key in changes}
     own_settings = _WORLDS.get((preset, world.get("world", config.world)), {})
     shared = _PAPER if preset == "paper" else _TUNED
     if row.estimator == "policy":
         shared = _POLICIES[preset]
+        own_settings = _WORLDS.get(("tuned", world.get("world", config.world)), {})  # scales of the inputs
         own_settings = {k: v for k, v in own_settings.items() if k not in NOT_FOR_POLICIES | {"episodes", "acting"}}
-        config = dataclasses.replace(config, estimator=dataclasses.replace(config.estimator, **_OWN[algorithm]))
     config = dataclasses.replace(config, **{**shared, **own_settings, **world})
     if row.acting is not None:
         config = dataclasses.replace(config, acting=row.acting)

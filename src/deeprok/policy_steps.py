@@ -238,6 +238,8 @@ def natural_step(
         return product + damping * v
 
     direction, _ = cg(fisher, slope, maxiter=_CG_ITERATIONS, tol=1e-6)
+    # Rounding may make F indefinite, and conjugate gradients overflow; the plain gradient then serves.
+    direction = jnp.where(jnp.all(jnp.isfinite(direction)), direction, slope)
     # At the solution xᵀFx is xᵀg; short of it the product itself is what counts.
     curvature = jnp.vdot(direction, fisher(direction))
     length = jnp.where(curvature > 0, jnp.sqrt(2 * bound / jnp.where(curvature > 0, curvature, 1.0)), 0.0)
