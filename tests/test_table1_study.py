@@ -38,7 +38,8 @@ def study(out: Path, seeds: int) -> tuple[dict[str, Any], str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan, "make_config", small)
         patch.setattr(plan, "TUNING_SEEDS", (1000,))
-        patch.setattr(exam, "CONDITIONS", SOME)
+        for module in (exam, table1):
+            patch.setattr(module, "CONDITIONS", SOME)
         patch.setattr(studies, "search_linear", lambda *_: np.array([0.0217, 0.0464, 1.0, 0.1881]))
         found = table1.study_systems(
             seeds=seeds,

@@ -301,6 +301,7 @@ _WEIGHED: dict[str, dict[str, Any]] = {
 def policies(seeds: int, episodes: int) -> Study:
     """Policy gradients: domain randomisation, EPOpt, and the parts of the robust one."""
     rows = [Row(name, name) for name in ("pg", "epopt", "robust_pg")]
+    rows.append(Row("nominal model alone", "pg", changes={"acting": "nominal"}))
     rows += [Row(name, "robust_pg", changes=changes) for name, changes in _WEIGHED.items()]
     return Study("policies", rows, range(min(seeds, FEWER_SEEDS)), _kalman_exam(episodes))
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from deeprok import calibration
 from deeprok.config import make_config
 from deeprok.experiments import plan, studies
+from deeprok.experiments.exam import CONDITIONS
 from deeprok.experiments.results import Summary, summarise
 from deeprok.progress import work_bar
 from deeprok.report import figures, table1_page
@@ -57,6 +58,7 @@ def study_systems(
             "format": 1,
             "test_episodes": every[0].exam.grid,
             "grid": studies.paper_grid(),
+            "conditions": {name: condition.what for name, condition in CONDITIONS.items()},
             "ceiling": summarise({0: ceiling}, ceiling, ""),
             "tables": tables,
             "calibration": {

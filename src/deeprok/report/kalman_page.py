@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deeprok.report.page import Lines, coverage_table, main_table, markdown, with_interval
+from deeprok.report.page import Lines, beyond_table, coverage_table, main_table, markdown, with_interval
 
 #: What each table of Cart-Pole compares.
 _ORDER = {
@@ -208,11 +208,7 @@ def _caution(found: Mapping[str, Any]) -> Lines:
 
 
 def _beyond(found: Mapping[str, Any], name: str) -> str:
-    table = found["tables"][name]
-    what = found["conditions"]
-    lines = [["beyond the box, success %", *table]]
-    lines += [[what[c], *(with_interval(row["beyond"][c], 100) for row in table.values())] for c in what]
-    return markdown(lines)
+    return markdown(beyond_table(found["tables"][name], found["conditions"]))
 
 
 def _warm(found: Mapping[str, Any]) -> Lines:

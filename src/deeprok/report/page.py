@@ -75,6 +75,15 @@ def with_interval(found: Mapping[str, Any], factor: float = 1.0, form: str = ".1
     return f"{value} ({_interval(found['ci'], factor, form)})" if found["ci"] else value
 
 
+def beyond_table(rows: Mapping[str, Mapping[str, Any]], conditions: Mapping[str, str]) -> Lines:
+    """Success in worlds beyond those trained on, a line for each condition and a column for each row."""
+    lines = [["beyond the box, success %", *rows]]
+    lines += [
+        [what, *(with_interval(row["beyond"][name], 100) for row in rows.values())] for name, what in conditions.items()
+    ]
+    return lines
+
+
 def coverage_table(rows: Mapping[str, Mapping[str, Any]]) -> Lines:
     """Coverage of intervals, as they come and with fitted temperatures, a line for each calibration."""
     levels = next(iter(rows.values()))["levels"]

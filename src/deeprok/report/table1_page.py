@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from deeprok.experiments.plan import PAIRS
-from deeprok.report.page import Lines, coverage_table, main_table, markdown, with_interval
+from deeprok.report.page import Lines, beyond_table, coverage_table, main_table, markdown, with_interval
 
 _SOURCE = "https://arxiv.org/abs/1703.02310"
 
@@ -81,7 +81,8 @@ def table1_page(found: Mapping[str, Any]) -> str:
     Args:
       found: what `table1.json` holds.
     """
-    return "\n".join([_introduction(found), _beliefs(found), _policies(found), _posteriors(found), _tuning(found)])
+    parts = (_introduction, _beliefs, _policies, _beyond, _posteriors, _tuning)
+    return "\n".join(part(found) for part in parts)
 
 
 def _introduction(found: Mapping[str, Any]) -> str:
@@ -142,6 +143,15 @@ def _policies(found: Mapping[str, Any]) -> str:
 Episodes are cheap for a policy gradient and dear for Q-learning, which learns many times from each transition: the two
 kinds are compared by what they reach, not by episodes. [EPOpt](algorithms/epopt.md) says what the rows are.
 """
+
+
+def _beyond(found: Mapping[str, Any]) -> str:
+    tables = found["tables"]
+    rows = {robust: tables["beliefs"][robust] for _, robust in PAIRS.values()}
+    rows |= {name: tables["policies"][name] for name in ("pg", "epopt", "robust_pg")}
+    return f"""## Beyond the box
+
+{markdown(beyond_table({f"`{name}`": row for name, row in rows.items()}, found["conditions"]))}"""
 
 
 def _posteriors(found: Mapping[str, Any]) -> str:
