@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 SEEDS = range(5)
 #: Least success over the paper's grid, with the last weights.
-SUCCESS = {"rtd_dqn": 0.85, "deep_rok": 0.88}
+SUCCESS = {"rtd_dqn": 0.85, "deep_rok": 0.88, "bbb_rtd": 0.9, "psgld_rtd": 0.9, "epopt": 0.9, "robust_pg": 0.85}
 
 
 @pytest.fixture(scope="module", params=SUCCESS)
@@ -39,6 +39,16 @@ def test_success_over_the_grid(trained: tuple[str, deeprok.Evaluation]) -> None:
 
 def test_return_at_the_nominal_parameters(trained: tuple[str, deeprok.Evaluation]) -> None:
     assert trained[1].nominal.mean_return >= 190
+
+
+def test_preset_paper_of_epopt_learns() -> None:
+    """Natural steps in single precision, with the trajectories and the network of that paper."""
+    config = deeprok.make_config("epopt", "paper")
+    program = make_program(config)
+    states = jax.jit(jax.vmap(program.init))(jnp.stack([jax.random.key(0)]))
+    for iteration in range(15):
+        states, log = program.chunk(states, iteration * config.chunk_steps)
+    assert np.mean(log.earned) > 180
 
 
 def test_a_million_updates_of_a_cart_pole_run() -> None:

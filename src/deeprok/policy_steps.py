@@ -233,13 +233,16 @@ def natural_step(
     """
     before, slope = jax.value_and_grad(gain)(weights)
 
+    # Once, and not in every step of conjugate gradients: all of them must see one and the same matrix.
+    curve = jax.linearize(jax.grad(divergence), weights)[1]
+
     def fisher(v: jax.Array) -> jax.Array:
-        product: jax.Array = jax.jvp(jax.grad(divergence), (weights,), (v,))[1]
+        product: jax.Array = curve(v)
         return product + damping * v
 
     direction, _ = cg(fisher, slope, maxiter=_CG_ITERATIONS, tol=1e-6)
     # Rounding may make F indefinite, and conjugate gradients overflow; the plain gradient then serves.
-    direction = jnp.where(jnp.all(jnp.isfinite(direction)), direction, slope)
+    direction = jnp.where(jnp.isfinite(jnp.vdot(direction, direction)), direction, slope)
     # At the solution xᵀFx is xᵀg; short of it the product itself is what counts.
     curvature = jnp.vdot(direction, fisher(direction))
     length = jnp.where(curvature > 0, jnp.sqrt(2 * bound / jnp.where(curvature > 0, curvature, 1.0)), 0.0)
