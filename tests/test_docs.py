@@ -19,6 +19,7 @@ from deeprok.experiments.results import needed
 from deeprok.report import figures
 from deeprok.report.kalman_page import kalman_page
 from deeprok.report.page import results_page
+from deeprok.report.table1_page import SYSTEMS, table1_page
 
 ROOT = Path(__file__).parent.parent
 CLI = (ROOT / "docs" / "cli.md").read_text()
@@ -173,6 +174,36 @@ def test_filters_are_of_these_settings_and_enough_seeds(filters: dict[str, Any])
             assert sorted(table[row.name]["per_seed"]["seed"] + table[row.name]["broken"]) == list(study.seeds)
     for rows in filters["deep_sea"].values():
         assert {name: len(row["first"]) for name, row in rows.items()} == {"epsilon": 20, "thompson": 20, "ucb": 20}
+
+
+TABLE1 = ROOT / "docs" / "table1"
+
+
+@pytest.fixture(scope="module")
+def systems() -> dict[str, Any]:
+    return json.loads((TABLE1 / "table1.json").read_text())
+
+
+def test_page_of_table_1_is_what_its_numbers_give(systems: dict[str, Any]) -> None:
+    assert (ROOT / "docs" / "table1.md").read_text() == table1_page(systems)
+    assert {path.name for path in TABLE1.iterdir()} == {"table1.json"} | {
+        f"{name}.{ending}" for name in figures.of_systems(systems) for ending in ("png", "svg")
+    }
+
+
+def test_systems_are_of_these_settings_and_enough_seeds(systems: dict[str, Any]) -> None:
+    for study in (plan.beliefs(10, 500), plan.policies(10, 500), plan.belief_tuning(500)):
+        table = systems["tables"][study.name]
+        assert list(table) == [row.name for row in study.rows]
+        for row in study.rows:
+            assert table[row.name]["settings"] == row.config(0).digest()
+            assert sorted(table[row.name]["per_seed"]["seed"] + table[row.name]["broken"]) == list(study.seeds)
+
+
+def test_code_and_pages_of_table_1_are_there() -> None:
+    for system in SYSTEMS:
+        assert (ROOT / "src" / "deeprok" / system.code).exists()
+        assert (ROOT / "docs" / system.page).exists()
 
 
 def test_noises_of_the_structures_are_those_that_tuning_chose(filters: dict[str, Any]) -> None:

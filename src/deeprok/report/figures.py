@@ -299,7 +299,7 @@ def of_filters(found: Mapping[str, Any]) -> dict[str, Figure]:
 
 
 def beliefs(pairs: Mapping[str, Sequence[str]], agents: Mapping[str, Mapping[str, Any]], ceiling: float) -> Figure:
-    """Success of every belief with either label: every seed, the interquartile mean and its interval.
+    """Success of every belief with either label: every seed, the interquartile mean and its interval; also enlarged.
 
     Args:
       pairs: belief -> its agent with the nominal label and with the robust one.
@@ -308,34 +308,33 @@ def beliefs(pairs: Mapping[str, Sequence[str]], agents: Mapping[str, Mapping[str
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.2, 0.75 * len(pairs) + 1.3), layout="constrained")
-    panel = figure.subplots()
+    figure = Figure(figsize=(9.6, 0.75 * len(pairs) + 1.3), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
     labels = (("nominal label", _ORANGE, "s", -0.16), ("robust label", _BLUE, "o", 0.16))
-    for i, (label, colour, marker, offset) in enumerate(labels):
-        names = [pair[i] for pair in pairs.values()]
-        places = np.arange(len(pairs)) + offset
-        for place, name in zip(places, names, strict=True):
-            seeds = 100 * np.asarray(agents[name]["per_seed"]["success"])
-            panel.scatter(seeds, np.full(len(seeds), place + 0.1), s=9, color=colour, alpha=0.45, linewidth=0)
-        means = 100 * np.array([agents[name]["iqm_success"] for name in names])
-        ends = 100 * np.array([agents[name]["success_ci"] for name in names])
-        errors = np.abs([means - ends[:, 0], ends[:, 1] - means])
-        panel.errorbar(
-            means, places, xerr=errors, color=colour, marker=marker, linestyle="none", capsize=3, label=label
-        )
-    panel.axvline(100 * ceiling, color="grey", linewidth=1)
-    panel.annotate(
-        "ceiling",
-        (100 * ceiling, -0.45),
-        xytext=(-3, 0),
-        textcoords="offset points",
-        ha="right",
-        fontsize=8,
-        color="dimgrey",
+    for panel in panels:
+        for i, (label, colour, marker, offset) in enumerate(labels):
+            names = [pair[i] for pair in pairs.values()]
+            places = np.arange(len(pairs)) + offset
+            for place, name in zip(places, names, strict=True):
+                seeds = 100 * np.asarray(agents[name]["per_seed"]["success"])
+                panel.scatter(seeds, np.full(len(seeds), place + 0.1), s=9, color=colour, alpha=0.45, linewidth=0)
+            means = 100 * np.array([agents[name]["iqm_success"] for name in names])
+            ends = 100 * np.array([agents[name]["success_ci"] for name in names])
+            errors = np.abs([means - ends[:, 0], ends[:, 1] - means])
+            shown = label if panel is panels[0] else None
+            panel.errorbar(
+                means, places, xerr=errors, color=colour, marker=marker, linestyle="none", capsize=3, label=shown
+            )
+        panel.axvline(100 * ceiling, color="grey", linewidth=1)
+        panel.set_xlabel("success over the grid in %")
+    where = (100 * ceiling, -0.45)
+    panels[0].annotate(
+        "ceiling", where, xytext=(-3, 0), textcoords="offset points", ha="right", fontsize=8, color="dimgrey"
     )
-    panel.set_yticks(range(len(pairs)), list(pairs))
-    panel.set_ylim(len(pairs) - 0.5, -0.6)
-    panel.set_xlabel("success over the grid in %")
+    panels[0].set_yticks(range(len(pairs)), list(pairs))
+    panels[0].set_ylim(len(pairs) - 0.5, -0.6)
+    panels[0].set_xlim(-2, 102)
+    panels[1].set_xlim(100 * ceiling - 10, 100 * ceiling + 1)
     figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=8)
     return figure
 
@@ -353,8 +352,6 @@ def of_systems(found: Mapping[str, Any]) -> dict[str, Figure]:
     policies = found["tables"]["policies"]
     maps = {name: row["cell_success"] for name, row in policies.items() if name in NAMES}
     drawn["policies"] = success_maps(maps | {"lqr": ceiling["cell_success"]}, found["grid"], cartpole(), "a")
-    styles = dict(zip(policies, _BELIEF_STYLES, strict=False))
-    drawn["learning-policies"] = learning_curves(policies, ceiling["iqm_return"], styles)
     drawn["calibration"] = coverage_plot({NAMES[name]: row for name, row in found["calibration"].items()})
     return drawn
 
