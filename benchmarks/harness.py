@@ -148,6 +148,37 @@ def race(
             worker.close()
 
 
+def scan_measure(step: Callable[..., Any], learner: Any, theta: Any, data: Any, steps: int) -> Measure:
+    """The time of one of `steps` updates inside a compiled scan, and its memory.
+
+    Args:
+      step: `(belief, data of an update) -> (belief, …)`.
+      learner: what `step` learns with: its `init` and `mean` are used.
+      theta: weights to begin with.
+      data: of all updates, stacked.
+      steps: how many they are.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    belief = jax.jit(learner.init)(theta)
+    scan = jax.jit(lambda belief, data: jax.lax.scan(step, belief, data), donate_argnums=0).lower(belief, data)
+    compiled = scan.compile()
+    sizes = compiled.memory_analysis()
+    belief, _ = compiled(belief, data)
+    if not jnp.all(jnp.isfinite(learner.mean(belief))):
+        raise BenchmarkError("the weights became infinite or not a number")
+
+    def measure() -> float:
+        nonlocal belief
+        start = clock()
+        belief, _ = jax.block_until_ready(compiled(belief, data))
+        return (clock() - start) / steps
+
+    measure.memory = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes  # type: ignore[attr-defined]
+    return measure
+
+
 class _Worker:
     """A contender in its own process, idle except when asked to measure."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import BenchmarkError, Measure, Prepare, Progress, Result, clock, race
+from harness import Measure, Prepare, Progress, Result, race, scan_measure
 
 #: Units of each of the two hidden layers -> updates in a repeat, and where an update takes n³ operations.
 WIDTHS = {5: (400, 100), 10: (100, 20), 20: (20, 2), 30: (8, 1), 41: (3, 1)}
@@ -58,22 +58,7 @@ def update(name: str, width: int, steps: int) -> Measure:
         learner = ktd(difference, DISCOUNT, observation_noise=1.0, prior_covariance=0.1, **noise)
         step = learner.update
 
-    belief = jax.jit(lambda key: learner.init(network.init(key)))(jax.random.key(0))
-    scan = jax.jit(lambda belief, data: jax.lax.scan(step, belief, data), donate_argnums=0).lower(belief, data)
-    compiled = scan.compile()
-    sizes = compiled.memory_analysis()
-    belief, _ = compiled(belief, data)
-    if not np.all(np.isfinite(learner.mean(belief))):
-        raise BenchmarkError("the weights became infinite or not a number")
-
-    def measure() -> float:
-        nonlocal belief
-        start = clock()
-        belief, _ = jax.block_until_ready(compiled(belief, data))
-        return (clock() - start) / steps
-
-    measure.memory = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes  # type: ignore[attr-defined]
-    return measure
+    return scan_measure(step, learner, network.init(jax.random.key(0)), data, steps)
 
 
 def title(name: str, n: int) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import BenchmarkError, Measure, Prepare, Progress, Result, clock, race
+from harness import Measure, Prepare, Progress, Result, race, scan_measure
 
 #: Units of each of the two hidden layers -> updates in a repeat.
 WIDTHS = {20: 200, 53: 100, 96: 20, 312: 20, 997: 20}
@@ -70,22 +70,7 @@ def update(name: str, width: int, batch: int, steps: int) -> Measure:
         obs, action, label = data
         return estimator.update(belief, h, (obs, action), label)
 
-    belief = jax.jit(lambda key: estimator.init(network.init(key)))(jax.random.key(0))
-    scan = jax.jit(lambda belief, data: jax.lax.scan(step, belief, data), donate_argnums=0).lower(belief, batches)
-    compiled = scan.compile()
-    sizes = compiled.memory_analysis()
-    belief, _ = compiled(belief, batches)
-    if not np.all(np.isfinite(estimator.mean(belief))):
-        raise BenchmarkError("the weights became infinite or not a number")
-
-    def measure() -> float:
-        nonlocal belief
-        start = clock()
-        belief, _ = jax.block_until_ready(compiled(belief, batches))
-        return (clock() - start) / steps
-
-    measure.memory = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes  # type: ignore[attr-defined]
-    return measure
+    return scan_measure(step, estimator, network.init(jax.random.key(0)), batches, steps)
 
 
 def title(name: str, n: int, batch: int) -> str:

@@ -13,6 +13,7 @@ from deeprok import calibration, runs
 from deeprok.calibration import Intervals, coverage, earned_values, fit_temperature, summarise
 from deeprok.cli import main
 from deeprok.config import make_config
+from deeprok.errors import DeeprokError
 from deeprok.evaluation import ensemble_policy
 from deeprok.trainer import train_together
 
@@ -48,6 +49,12 @@ def test_each_seed_is_scaled_by_the_others() -> None:
     assert result.error == pytest.approx(1.0, rel=0.02)
     alone = summarise({0: found[0]})
     assert alone.calibrated is None
+
+
+def test_points_have_no_intervals() -> None:
+    point = Intervals(np.zeros((2, 2)), np.array([[1.0, 0.0], [1.0, 1.0]]), np.ones((2, 2)))
+    with pytest.raises(DeeprokError, match="seed 7 is still a point"):
+        summarise({7: point})
 
 
 def test_earned_values_of_the_treadmill(probes) -> None:

@@ -29,6 +29,7 @@ def small(algorithm: str, preset: str = "tuned", **changes: Any) -> Config:
         length = 24
     else:
         tiny |= dict(chunk_steps=60, snapshot_every=2, warm_up=20)
+        tiny |= dict(burn_in=5, thinning=2) if algorithm.startswith("psgld") else {}
         length = 4
     return make_config(algorithm, preset, **{**tiny, **changes, "hidden": (4,), "episodes": length})
 

@@ -27,7 +27,7 @@ def settings(algorithm: str, preset: str = "paper", **changes: Any) -> Config:
     if algorithm in ("psgld_dqn", "psgld_rtd"):
         own = dict(burn_in=100, thinning=10, members=5)
     if algorithm in ("ktd_q", "ktd_rtd"):
-        own = dict(batch_size=1, prior_covariance=0.1)
+        own = dict(batch_size=1, prior_covariance=0.1, observation_noise=1.0)
     return make_config(algorithm, preset, **{**SMALL, **own, **changes})
 
 

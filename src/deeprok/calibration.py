@@ -89,6 +89,12 @@ def summarise(found: Mapping[int, Intervals]) -> Calibration:
     Args:
       found: seed -> its intervals.
     """
+    for seed, intervals in found.items():
+        if not np.all(intervals.deviation > 0):
+            raise DeeprokError(
+                f"the belief of seed {seed} is still a point, whose deviations are 0; train it for longer "
+                "(Langevin dynamics keep nothing before burn_in + thinning updates)"
+            )
     errors = {seed: intervals.errors for seed, intervals in found.items()}
     calibrated = None
     if len(errors) > 1:
