@@ -21,7 +21,7 @@ from deeprok import runs
 from deeprok.agents import Values
 from deeprok.checkpoint import write_atomically
 from deeprok.errors import DeeprokError, unknown
-from deeprok.estimators import Estimator
+from deeprok.estimators import Estimator, Keeper
 from deeprok.exploration import epsilon_greedy, epsilon_uniform
 from deeprok.networks import QNetwork
 from deeprok.runs import KEEPS, Keep
@@ -65,7 +65,7 @@ def network_policy(network: QNetwork, kind: PolicyKind) -> PolicyOf:
     return lambda thetas, params: ensemble_policy(network, thetas, kind)
 
 
-def draw_members(estimator: Estimator, belief: Any, kind: PolicyKind, members: int, seed: int) -> np.ndarray:
+def draw_members(estimator: Estimator | Keeper, belief: Any, kind: PolicyKind, members: int, seed: int) -> np.ndarray:
     """The weights [K, n] that a policy acts on: the mean's, or draws from the posterior."""
     if kind == "mean" or estimator.posterior is None:
         return np.asarray(estimator.mean(belief))[None]

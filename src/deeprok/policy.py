@@ -21,7 +21,7 @@ import numpy as np
 import optax
 
 from deeprok.config import Config, PolicyConfig
-from deeprok.estimators import Estimator, Fit, Observation
+from deeprok.estimators import Fit, Keeper
 from deeprok.policy_models import Source, draw, posterior, seek_worst, to_models, to_points, wide_source
 from deeprok.policy_steps import (
     Steps,
@@ -290,9 +290,6 @@ def make_policy_program(config: Config) -> Program:
         )
         return after, log
 
-    def update(belief: Any, h: Observation, xs: Any, ys: jax.Array, active: Any = True) -> tuple[Any, Fit]:
-        raise NotImplementedError("a policy learns from trajectories, not from labels")
-
     def one_by_one(runs: RunState, t: jax.Array) -> tuple[RunState, Log]:
         """One seed's trajectories fill a core, so seeds gain nothing from sharing their matrices."""
         return jax.lax.map(lambda run: iterate(run, t), runs)
@@ -302,5 +299,4 @@ def make_policy_program(config: Config) -> Program:
     def clock(states: RunState) -> int:
         return int(np.max(states.agent.belief.updates)) * config.chunk_steps
 
-    estimator = Estimator(lambda theta: theta, update, lambda belief: belief.theta, posterior=None)
-    return Program(world, network, estimator, None, init, together, clock)
+    return Program(world, network, Keeper(lambda belief: belief.theta, posterior=None), None, init, together, clock)

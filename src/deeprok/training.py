@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from deeprok.agents import Draw, Values, make_agent
 from deeprok.config import Config
-from deeprok.estimators import Estimator, Fit
+from deeprok.estimators import Estimator, Fit, Keeper
 from deeprok.networks import QNetwork
 from deeprok.types import Model, Transition, record, select
 from deeprok.uncertainty import sample_box
@@ -80,7 +80,7 @@ class Program(NamedTuple):
 
     world: World
     network: QNetwork
-    estimator: Estimator
+    estimator: Estimator | Keeper
     values: Values | None
     init: Callable[..., RunState]
     chunk: Callable[[RunState, int], tuple[RunState, Log]]

@@ -1,7 +1,17 @@
 """Estimators: beliefs over flat weights, updated from labels."""
 
 from deeprok.estimators.backprop import MeanFieldBelief, bayes_by_backprop, gaussian_prior, mixture_prior
-from deeprok.estimators.base import Estimator, Fit, Health, Observation, Posterior, Prediction, predict, stack_outputs
+from deeprok.estimators.base import (
+    Estimator,
+    Fit,
+    Health,
+    Keeper,
+    Observation,
+    Posterior,
+    Prediction,
+    predict,
+    stack_outputs,
+)
 from deeprok.estimators.covariance import Covariance, block, diagonal, full, low_rank
 from deeprok.estimators.gradient import PointBelief, gradient
 from deeprok.estimators.kalman import GaussianBelief, averaged_gains, ekf, float32_risk, joint_update
@@ -14,6 +24,7 @@ __all__ = [
     "Fit",
     "GaussianBelief",
     "Health",
+    "Keeper",
     "MeanFieldBelief",
     "Observation",
     "PointBelief",

@@ -83,6 +83,18 @@ class Estimator(NamedTuple):
     posterior: Posterior | None
 
 
+class Keeper(NamedTuple):
+    """The part of an estimator that those who look at a belief use; all there is where labels are not learned from.
+
+    Attributes:
+      mean: `belief -> theta`, the point estimate.
+      posterior: what more can be asked; None if the belief is a point.
+    """
+
+    mean: Callable[[Any], jax.Array]
+    posterior: Posterior | None
+
+
 class Prediction(NamedTuple):
     """A normal distribution of h(θ, x) for each of B inputs."""
 
