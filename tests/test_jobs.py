@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -7,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,34 +73,136 @@ def test_processes_give_what_one_gives(
     assert reported == {folder: runs.read_metrics(folder) for folder in folders}
 
 
-def test_stopped_processes_can_be_resumed(in_this_process: list[Path], tmp_path: Path) -> None:
+def start(*words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-m", "deeprok", "train", *words], stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_metrics(process: subprocess.Popen[str], folders: list[Path], lines: int) -> None:
+    deadline = time.monotonic() + 300
+    while max(len(runs.read_metrics(folder)) for folder in folders) < lines and time.monotonic() < deadline:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.02)
+
+
+def test_stopped_and_killed_processes_can_be_resumed(in_this_process: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
     options = [
         word
         for name, value in SETTINGS.items()
         for word in (f"--{name.replace('_', '-')}", "4" if name == "hidden" else str(value))
     ]
-    command = ["train", "deep_rok", *options, "--seeds", "2", "--jobs", "2", "--out", str(out)]
-    process = subprocess.Popen([sys.executable, "-m", "deeprok", *command], stderr=subprocess.PIPE, text=True)
+    folders = [out / f"seed-{seed}" for seed in (0, 1)]
+    process = start("deep_rok", *options, "--seeds", "2", "--jobs", "2", "--out", str(out))
     try:
-        folders = [out / f"seed-{seed}" for seed in (0, 1)]
-        deadline = time.monotonic() + 300
-        while not any(runs.read_metrics(folder) for folder in folders) and time.monotonic() < deadline:
-            assert process.poll() is None, process.stderr.read()
-            time.sleep(0.02)
+        wait_for_metrics(process, folders, 1)
+        with pytest.raises(DeeprokError, match=rf"seed-0 is in use by process {process.pid}; wait until it has ended"):
+            jobs.resume(folders)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=120)
     finally:
         process.kill()
         process.wait()
     assert process.returncode == 130
+    assert "stopping after this chunk" in errors
     assert f"go on with: deeprok train --resume {out}" in errors
     assert "Traceback" not in errors
     stopped = [progress_of(folder) for folder in folders]
     assert max(stopped)[0] > 0
     assert min(episodes for _, episodes in stopped) < CONFIG.episodes
+    process = start("--resume", str(out), "--jobs", "2")
+    try:
+        wait_for_metrics(process, folders, max(len(runs.read_metrics(folder)) for folder in folders) + 1)
+    finally:
+        process.kill()  # which leaves the workers nothing to do but to end
+        process.communicate()
     assert main(["train", "--resume", str(out), "--jobs", "1"]) == 0
     assert [contents(folder) for folder in folders] == [contents(folder) for folder in in_this_process]
+
+
+def test_a_lock_ends_with_the_last_process_that_holds_it(tmp_path: Path) -> None:
+    # Processes that were killed may have left a child that is about to end.
+    code = (
+        "import os, sys, time; from pathlib import Path; from deeprok import runs\n"
+        "with runs.hold([Path(sys.argv[1])]) as held:\n"
+        "    if not os.fork():\n"
+        "        time.sleep(1.5); os._exit(0)\n"
+        "    print('held', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "held\n"
+    with pytest.raises(DeeprokError, match=f"in use by process {process.pid}"), runs.hold([tmp_path]):
+        pass
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    began = time.monotonic()
+    with runs.hold([tmp_path]):
+        assert time.monotonic() - began > 0.1  # it waited for the child
+        assert (tmp_path / runs.LOCK).read_text() == str(os.getpid())
+        with pytest.raises(DeeprokError, match=f"in use by process {os.getpid()}"), runs.hold([tmp_path]):
+            pass
+    with runs.hold([tmp_path]):
+        pass
+
+
+@pytest.mark.parametrize("text", ["", "junk", "9" * 40])
+def test_a_lock_that_names_nobody(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "_ENDING_SECONDS", 0.1)
+    with runs.hold([tmp_path]):
+        (tmp_path / runs.LOCK).write_text(text)
+        with pytest.raises(DeeprokError, match="is in use by "), runs.hold([tmp_path]):
+            pass
+    with runs.hold([tmp_path]):
+        pass
+
+
+@pytest.mark.parametrize("seeds", [None, [0, 1]])
+def test_a_start_that_fails_leaves_nothing(
+    tmp_path: Path, seeds: list[int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise DeeprokError("it can't be made")
+
+    monkeypatch.setattr(trainer, "make_program", fail)
+    with pytest.raises(DeeprokError, match="it can't be made"):
+        jobs.train(CONFIG, tmp_path / "out", seeds=seeds, jobs=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_breaks_down_later_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(folders: list[Path], *_: Any) -> None:
+        (folders[0] / runs.METRICS).write_text("{}\n")
+        raise DeeprokError("it broke down")
+
+    monkeypatch.setattr(jobs, "train_together", fail)
+    with pytest.raises(DeeprokError, match="it broke down"):
+        jobs.train(CONFIG, tmp_path / "out", seeds=[0, 1], jobs=1)
+    assert [folder.name for folder in runs.find(tmp_path / "out")] == ["seed-0", "seed-1"]
+
+
+def test_interrupted_twice_workers_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    signalled = []
+
+    def sleeper(group: Any, core: int, cache: str) -> jobs._Worker:
+        code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('x', flush=True); time.sleep(60)"
+        pipes: dict[str, Any] = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen([sys.executable, "-c", code], **pipes)
+        process.stdout.readline()
+        threading.Timer(0.3, signal.raise_signal, [signal.SIGINT]).start()
+        threading.Timer(0.8, signal.raise_signal, [signal.SIGINT]).start()
+        worker = jobs._Worker(process, core, {}, contextlib.ExitStack())
+        signalled.append(worker)
+        return worker
+
+    monkeypatch.setattr(jobs, "_start_worker", sleeper)
+    seen: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        jobs._side_by_side([[tmp_path]], 1, None, seen.append)
+    (worker,) = signalled
+    assert worker.process.wait(5) == -signal.SIGKILL
+    for pipe in (worker.process.stdin, worker.process.stdout, worker.process.stderr):
+        pipe.close()
+    assert seen == [1, 2]
 
 
 def at_step(folder: Path, config: Config, steps: int = 0, episodes: int = 0) -> Path:
@@ -125,7 +229,7 @@ def test_errors_of_processes_are_sentences(tmp_path: Path) -> None:
 def trained_groups(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The names of the folders that were trained together, without training them."""
     groups: list[list[str]] = []
-    monkeypatch.setattr(jobs, "train_together", lambda folders, _: groups.append([f.name for f in folders]))
+    monkeypatch.setattr(jobs, "train_together", lambda folders, *_: groups.append([f.name for f in folders]))
     monkeypatch.setattr(jobs, "_side_by_side", lambda found, *_: groups.extend([f.name for f in g] for g in found))
     return groups
 
@@ -144,7 +248,7 @@ def test_runs_that_can_go_in_step_do(tmp_path: Path, trained_groups: list[list[s
     ]
     jobs.resume(folders, jobs=1)
     assert sorted(trained_groups) == [
-        ["a", "b"], ["kalman"], ["kalman too"], ["later", "as late"], ["other settings"],
+        ["a", "b", "later", "as late"], ["kalman"], ["kalman too"], ["other settings"],
     ]  # fmt: skip
 
 
@@ -153,6 +257,15 @@ def test_seeds_are_shared_out_among_processes(tmp_path: Path, trained_groups: li
     jobs.resume(folders, jobs=2)
     assert sorted(itertools.chain(*trained_groups)) == list("01234")
     assert sorted(map(len, trained_groups)) == [2, 3]
+    first = sorted(trained_groups)
+    trained_groups.clear()
+    jobs.resume(folders, jobs=4)  # they keep their groups, however many processes there are
+    assert sorted(trained_groups) == first
+    trained_groups.clear()
+    (folders[3] / runs.GROUP).unlink()  # as if killed before all were told their groups
+    jobs.resume(folders, jobs=2)
+    assert sorted(trained_groups) == first
+    assert [runs.read_group(folder) for folder in folders] == [(0, 2, 4), (1, 3)] * 2 + [(0, 2, 4)]
 
 
 def test_nothing_to_do(tmp_path: Path, trained_groups: list[list[str]]) -> None:
@@ -202,7 +315,7 @@ def test_cores_are_this_processs() -> None:
 
 def test_half_a_line_is_not_reported(tmp_path: Path) -> None:
     path, seen = tmp_path / runs.METRICS, []
-    worker = jobs._Worker(None, 0, {tmp_path: 0})
+    worker = jobs._Worker(None, 0, {tmp_path: 0}, contextlib.ExitStack())
     for text, expected in (('{"steps": 1}\n{"ste', [1]), ('ps": 2}', [1]), ("\n", [1, 2]), ("", [1, 2])):
         with open(path, "a") as file:
             file.write(text)

@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from rich.table import Table
 
 from deeprok import jobs, runs
 from deeprok.calibration import calibrate
-from deeprok.config import ALGORITHMS, ESTIMATOR_KINDS, Config, Preset, check, make_config
+from deeprok.config import ALGORITHMS, ESTIMATOR_KINDS, Config, Preset, make_config
 from deeprok.errors import DeeprokError, unknown
 from deeprok.evaluation import Evaluation, PolicyKind, evaluate
 from deeprok.experiments.kalman import study_filters
@@ -47,6 +48,9 @@ class _Results(Console):
 
 _out = _Results(width=None if sys.stdout.isatty() else 160)
 _err = Console(stderr=True)
+
+# How long the main thread may take to notice that it is to stop at once.
+_LEAVE_SECONDS = 1.0
 
 _PATH = tyro.conf.arg(metavar="PATH")
 _COUNT = tyro.conf.arg(metavar="N")
@@ -171,7 +175,7 @@ def _train(words: Sequence[str]) -> None:
             if name not in ("--resume", "--jobs", "-h", "--help"):
                 raise DeeprokError(f"{name} can't be given with --resume: a run goes on with the settings it has")
         resumed = tyro.cli(Resume, args=words, prog="deeprok train")
-        _train_runs(resumed.resume, runs.find(resumed.resume), resumed.jobs)
+        _train_runs(resumed.resume, runs.find(resumed.resume), resumed.jobs, jobs.resume)
         return
     if not words or words[0] in ("-h", "--help"):
         _train_help()
@@ -180,18 +184,12 @@ def _train(words: Sequence[str]) -> None:
     if algorithm not in ALGORITHMS:
         raise unknown("algorithm", algorithm, ALGORITHMS)
     options = _parse_train(algorithm, words[1:])
-    check(options.config)
-    jobs.check_count(options.jobs)
-    out = options.out or Path("runs") / algorithm
-    if options.seeds is None:
-        runs.create(out, options.config)
-        folders = [out]
-    else:
-        if options.seeds < 1:
-            raise DeeprokError(f"seeds is {options.seeds}; it must be at least 1")
-        first = options.config.seed
-        folders = runs.create_seeds(out, options.config, range(first, first + options.seeds))
-    _train_runs(out, folders, options.jobs)
+    if options.seeds is not None and options.seeds < 1:
+        raise DeeprokError(f"seeds is {options.seeds}; it must be at least 1")
+    out, first = options.out or Path("runs") / algorithm, options.config.seed
+    seeds = None if options.seeds is None else range(first, first + options.seeds)
+    folders = jobs.create(options.config, out, seeds, options.jobs)
+    _train_runs(out, folders, options.jobs, jobs.begin)
 
 
 def _parse_train(algorithm: str, words: Sequence[str]) -> Train:
@@ -217,7 +215,7 @@ def _parse_train(algorithm: str, words: Sequence[str]) -> Train:
     )
 
 
-def _train_runs(name: Path, folders: Sequence[Path], count: int | None) -> None:
+def _train_runs(name: Path, folders: Sequence[Path], count: int | None, train: Callable[..., None]) -> None:
     jobs.check_count(count)
     configs = {folder: runs.read_config(folder) for folder in folders}
     done = {folder: progress_of(folder)[1] for folder in folders}
@@ -228,7 +226,7 @@ def _train_runs(name: Path, folders: Sequence[Path], count: int | None) -> None:
             _err.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
         try:
             with training_line(_err, configs, done) as report:
-                jobs.resume(folders, count, report)
+                train(folders, count, report, on_interrupt)
         except KeyboardInterrupt:
             _err.print(
                 f"stopped; all is saved, go on with: deeprok train --resume {name}", highlight=False, soft_wrap=True
@@ -249,6 +247,21 @@ def _train_runs(name: Path, folders: Sequence[Path], count: int | None) -> None:
         )
     _out.print(table)
     _out.print(f"map where it works with: deeprok evaluate {name}", highlight=False, soft_wrap=True)
+
+
+def on_interrupt(count: int) -> None:
+    """Says at once that Ctrl-C was seen; the second time the process ends soon, whatever it is computing."""
+    if count == 1:
+        _err.print("stopping after this chunk …; Ctrl-C again to stop at once, at the last checkpoint", soft_wrap=True)
+    elif count == 2:
+        timer = threading.Timer(_LEAVE_SECONDS, _leave)
+        timer.daemon = True
+        timer.start()
+
+
+def _leave() -> None:
+    _err.show_cursor()
+    os._exit(130)
 
 
 def _train_help() -> None:

@@ -2,11 +2,13 @@
 
 Seeds of gradient agents run in step, because small networks leave a core idle. A Kalman agent's
 covariance, unless it is a diagonal, fills the cache by itself, so each of its seeds has a process of
-its own. Either way a run is what it would be alone, bit for bit.
+its own. Which seeds were begun in step belongs to the run: it is kept in the folder, and a run that is
+trained on has its place among them again, however many processes there are then.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -14,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +25,7 @@ from typing import NamedTuple
 from deeprok import runs
 from deeprok.config import Config, check
 from deeprok.errors import DeeprokError
-from deeprok.trainer import Report, interruptions, progress_of, train_together
+from deeprok.trainer import OnInterrupt, Report, interruptions, progress_of, train_together
 
 
 def train(
@@ -44,38 +47,63 @@ def train(
     Returns:
       The run folders.
     """
+    folders = create(config, out, seeds, jobs)
+    begin(folders, jobs, report)
+    return folders
+
+
+def create(config: Config, out: str | Path, seeds: Sequence[int] | None = None, jobs: int | None = None) -> list[Path]:
+    """Makes the folders of `train`, whose arguments it takes."""
     if not isinstance(config, Config):
         raise DeeprokError(f"config is {config!r}; it must be settings that make_config made")
     if seeds is not None and not isinstance(seeds, Sequence):
         raise DeeprokError(f"seeds is {seeds!r}; it must be a list of seeds, such as [0, 1, 2]")
     check(config)
     check_count(jobs)
-    out = Path(out)
     if seeds is None:
-        runs.create(out, config)
-        folders = [out]
-    else:
-        folders = runs.create_seeds(out, config, seeds)
-    resume(folders, jobs, report)
-    return folders
+        runs.create(Path(out), config)
+        return [Path(out)]
+    return runs.create_seeds(Path(out), config, seeds)
 
 
-def resume(folders: Sequence[Path], jobs: int | None = None, report: Report | None = None) -> None:
+def begin(
+    folders: Sequence[Path],
+    jobs: int | None = None,
+    report: Report | None = None,
+    on_interrupt: OnInterrupt | None = None,
+) -> None:
+    """Trains new runs as `resume` does; if none of them can be started, their folders are removed again."""
+    try:
+        resume(folders, jobs, report, on_interrupt)
+    except DeeprokError:
+        runs.discard_unstarted(folders)
+        raise
+
+
+def resume(
+    folders: Sequence[Path],
+    jobs: int | None = None,
+    report: Report | None = None,
+    on_interrupt: OnInterrupt | None = None,
+) -> None:
     """Trains runs on from where they are, until each has done its episodes.
 
     Args:
-      folders: run folders, of any settings.
+      folders: run folders, of any settings, none of them in use by another process.
       jobs: processes at once; by default as many as there are cores.
       report: called after each chunk with the run's folder and its new line of metrics.
+      on_interrupt: called with 1 when Ctrl-C is pressed, after which the training stops with the chunk, with 2 the
+        next time, … It is called at once, from another thread.
     """
     check_count(jobs)
     jobs = jobs or count_cores()
     groups = _groups(folders, jobs)
     if jobs == 1 or len(groups) <= 1:
         for group in groups:
-            train_together(group, report)
+            with runs.hold(group):
+                train_together(group, report, on_interrupt)
     else:
-        _side_by_side(groups, jobs, report)
+        _side_by_side(groups, jobs, report, on_interrupt)
 
 
 def check_count(jobs: int | None) -> None:
@@ -85,20 +113,33 @@ def check_count(jobs: int | None) -> None:
 
 
 def _groups(folders: Sequence[Path], jobs: int) -> list[list[Path]]:
-    """Unfinished runs in groups that can go in step: equal settings, equal step, and no large covariance."""
-    groups: dict[tuple[str, int], list[Path]] = {}
+    """Unfinished runs, in the groups that are trained together; new runs are put into groups, which they keep."""
     alone: list[list[Path]] = []
+    in_step: dict[tuple[Path, str], list[Path]] = {}
+    seeds: dict[Path, int] = {}
     for folder in folders:
         config = runs.read_config(folder)
-        steps, episodes = progress_of(folder)
-        if episodes >= config.episodes:
+        if progress_of(folder)[1] >= config.episodes:
             continue
-        if not config.in_step:
-            alone.append([folder])
+        with runs.hold([folder]):  # refused before anything is begun
+            seeds[folder] = config.seed
+        if config.in_step:
+            in_step.setdefault((folder.parent, config.digest()), []).append(folder)
         else:
-            groups.setdefault((config.digest(), steps), []).append(folder)
-    split = [group[start::jobs] for group in groups.values() for start in range(min(jobs, len(group)))]
-    return alone + split
+            alone.append([folder])
+    groups: dict[tuple[Path, str, tuple[int, ...]], list[Path]] = {}
+    for like, siblings in in_step.items():
+        kept = {folder: runs.read_group(folder) or () for folder in siblings}
+        if not all(kept.values()):
+            # All that have no checkpoint, since the files of a plan that a kill cut short say nothing.
+            new = [folder for folder in siblings if not kept[folder] or not (folder / runs.CHECKPOINT).exists()]
+            for start in range(min(jobs, len(new))):
+                for folder in new[start::jobs]:
+                    kept[folder] = tuple(seeds[each] for each in new[start::jobs])
+                    runs.write_group(folder, kept[folder])
+        for folder in siblings:
+            groups.setdefault((*like, kept[folder]), []).append(folder)
+    return alone + list(groups.values())
 
 
 def count_cores() -> int:
@@ -117,19 +158,26 @@ class _Worker(NamedTuple):
     process: subprocess.Popen[bytes]
     core: int
     told: dict[Path, int]  # how many bytes of each run's metrics have been reported
+    locks: contextlib.ExitStack  # on its folders, which the process holds too
 
 
-def _side_by_side(groups: Sequence[Sequence[Path]], jobs: int, report: Report | None) -> None:
+def _side_by_side(
+    groups: Sequence[Sequence[Path]], jobs: int, report: Report | None, on_interrupt: OnInterrupt | None
+) -> None:
     """Trains each group in a process of its own, as many at a time as there are jobs."""
     free = list(itertools.islice(itertools.cycle(_cores()), jobs))
     waiting = list(groups)
     workers: list[_Worker] = []
     problems: list[str] = []
-    with interruptions() as interrupted, tempfile.TemporaryDirectory(prefix="deeprok-") as cache:
+    with interruptions(on_interrupt) as interrupted, tempfile.TemporaryDirectory(prefix="deeprok-") as cache:
         try:
             while (waiting or workers) and not interrupted.is_set():
                 while waiting and free:
-                    workers.append(_start_worker(waiting.pop(0), free.pop(), cache))
+                    try:
+                        workers.append(_start_worker(waiting.pop(0), free[-1], cache))
+                        free.pop()
+                    except DeeprokError as error:  # another process got hold of its folder
+                        problems.append(str(error))
                 time.sleep(0.2)
                 for worker in list(workers):
                     ended = worker.process.poll() is not None
@@ -139,10 +187,15 @@ def _side_by_side(groups: Sequence[Sequence[Path]], jobs: int, report: Report | 
                         free.append(worker.core)
                         problems += _problem(worker)
         finally:  # whatever happened here, workers save and stop
-            for worker in workers:
-                worker.process.send_signal(signal.SIGTERM)
-            for worker in workers:
-                _problem(worker)
+            try:
+                for worker in workers:
+                    worker.process.send_signal(signal.SIGTERM)
+                for worker in workers:
+                    _problem(worker)
+            except KeyboardInterrupt:  # asked twice
+                for worker in workers:
+                    worker.process.kill()
+                raise
         if interrupted.is_set():
             raise KeyboardInterrupt
     if problems:
@@ -151,13 +204,22 @@ def _side_by_side(groups: Sequence[Sequence[Path]], jobs: int, report: Report | 
 
 def _problem(worker: _Worker) -> list[str]:
     """Waits for a worker's end; what it had to say if it was not a good one."""
-    errors = worker.process.communicate()[1].decode().strip()
+    assert worker.process.stdin
+    assert worker.process.stderr
+    while worker.process.poll() is None:  # in steps, so that a signal is seen whichever thread it reaches
+        time.sleep(0.05)
+    errors = worker.process.stderr.read().decode().strip()
+    worker.process.stdin.close()
+    worker.process.stderr.close()
+    worker.locks.close()
     if worker.process.returncode in (0, 130):
         return []
     return [errors or f"a worker ended with code {worker.process.returncode}"]
 
 
 def _start_worker(group: Sequence[Path], core: int, cache: str) -> _Worker:
+    locks = contextlib.ExitStack()
+    held = locks.enter_context(runs.hold(group))
     for folder in group:
         runs.trim_metrics(folder, progress_of(folder)[0])  # or lines that will come again were told twice
     told = {folder: _size(folder / runs.METRICS) for folder in group}
@@ -169,12 +231,14 @@ def _start_worker(group: Sequence[Path], core: int, cache: str) -> _Worker:
     # A session of its own, so that the terminal's Ctrl-C reaches it through us, once.
     process = subprocess.Popen(
         [sys.executable, "-c", "from deeprok.jobs import work; work()", str(core), *map(str, group)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         env={**compiled, **os.environ, **threads},
         start_new_session=True,
+        pass_fds=held,
     )
-    return _Worker(process, core, told)
+    return _Worker(process, core, told, locks)
 
 
 def _size(path: Path) -> int:
@@ -199,19 +263,20 @@ def _report_new(worker: _Worker, report: Report | None) -> None:
 
 def work() -> None:
     """What a worker process does: its arguments are a core and run folders."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     core, folders = int(sys.argv[1]), [Path(name) for name in sys.argv[2:]]
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
-    parent = os.getppid()
-
-    def stop_if_orphaned(folder: Path, line: object) -> None:
-        if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGTERM)
-
     try:
-        train_together(folders, stop_if_orphaned)
+        train_together(folders)
     except KeyboardInterrupt:
         sys.exit(130)
     except DeeprokError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
+
+
+def _end_with_parent() -> None:
+    """Ends this process as soon as its parent has ended, however that was: nobody else writes to its input."""
+    os.read(sys.stdin.fileno(), 1)
+    os._exit(1)

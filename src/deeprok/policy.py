@@ -296,7 +296,7 @@ def make_policy_program(config: Config) -> Program:
 
     together = jax.jit(one_by_one, donate_argnums=0, compiler_options={"xla_cpu_multi_thread_eigen": False})
 
-    def clock(states: RunState) -> int:
-        return int(np.max(states.agent.belief.updates)) * config.chunk_steps
+    def clock(states: RunState) -> np.ndarray:
+        return np.asarray(states.agent.belief.updates) * config.chunk_steps
 
     return Program(world, network, Keeper(lambda belief: belief.theta, posterior=None), None, init, together, clock)

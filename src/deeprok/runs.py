@@ -1,16 +1,20 @@
 """Run folders: the interface between training and everything that looks at it.
 
 A run folder holds `config.json`, `metrics.jsonl`, `checkpoint.safetensors` and, once evaluated,
-`evaluation.json`; one that began with another run's belief holds that as `prior.safetensors`. A
-folder of seeds holds run folders named `seed-0`, `seed-1`, …
+`evaluation.json`; one that began with another run's belief holds that as `prior.safetensors`.
+`group.json` names the seeds that it is trained together with. A folder of seeds holds run folders
+named `seed-0`, `seed-1`, … While a folder is written to, its `.lock` is held.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import json
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -32,6 +36,11 @@ METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
 PRIOR = "prior.safetensors"
 EVALUATION = "evaluation.json"
+GROUP = "group.json"
+LOCK = ".lock"
+
+# How long the workers of a process that was killed may take to end.
+_ENDING_SECONDS = 10.0
 
 
 @record
@@ -51,9 +60,13 @@ def create(folder: Path, config: Config) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DeeprokError(f"can't make the folder {folder}: {error.strerror}") from error
-    if belief is not None:
-        checkpoint.save(folder / PRIOR, {"belief": belief})
-    checkpoint.write_atomically(folder / CONFIG, config.to_json().encode())
+    try:
+        if belief is not None:
+            checkpoint.save(folder / PRIOR, {"belief": belief})
+        checkpoint.write_atomically(folder / CONFIG, config.to_json().encode())
+    except DeeprokError:
+        discard_unstarted([folder])
+        raise
 
 
 def _read_prior(config: Config) -> Any:
@@ -77,6 +90,93 @@ def load_prior(folder: Path, program: Program) -> Any:
     return checkpoint.load(folder / PRIOR, "belief", template) if (folder / PRIOR).exists() else None
 
 
+@contextlib.contextmanager
+def hold(folders: Sequence[Path]) -> Iterator[list[int]]:
+    """Keeps other processes from writing to folders; refuses those that one is writing to.
+
+    A lock is held by this process and by those that inherit its descriptor, and ends with the last of them,
+    however they end.
+
+    Args:
+      folders: folders that exist.
+
+    Yields:
+      The locks' descriptors.
+    """
+    with contextlib.ExitStack() as held:
+        descriptors = []
+        for folder in folders:
+            try:
+                file = held.enter_context(open(folder / LOCK, "a+"))
+            except OSError as error:
+                raise DeeprokError(f"can't write to {folder}: {error.strerror}") from error
+            _lock(file.fileno(), folder)
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            descriptors.append(file.fileno())
+        yield descriptors
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    """Takes a lock, or raises with the name of the process that holds it."""
+    deadline = time.monotonic() + _ENDING_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            text = (folder / LOCK).read_bytes()
+            holder = int(text) if text.isdigit() else None  # it may be about to write who it is
+            # Of a process that was killed, workers may still be about to end.
+            if (holder and _alive(holder)) or time.monotonic() > deadline:
+                who = f"process {holder}" if holder else "another process"
+                raise DeeprokError(f"{folder} is in use by {who}; wait until it has ended, or stop it") from None
+        time.sleep(0.05)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # somebody else's
+        pass
+    return True
+
+
+def read_group(folder: Path) -> tuple[int, ...] | None:
+    """The seeds that a run is trained together with, its own among them, in order; None before its training."""
+    path = folder / GROUP
+    if not path.exists():
+        return None
+    try:
+        seeds = json.loads(path.read_bytes())["seeds"]
+        if not isinstance(seeds, list) or not all(type(seed) is int and 0 <= seed < 2**32 for seed in seeds):
+            raise TypeError(seeds)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DeeprokError(f"{path} is damaged: it must hold the seeds that were trained together") from error
+    return tuple(seeds)
+
+
+def write_group(folder: Path, seeds: Sequence[int]) -> None:
+    """Notes the seeds that a run is trained together with."""
+    checkpoint.write_atomically(folder / GROUP, (json.dumps({"seeds": list(seeds)}) + "\n").encode())
+
+
+def discard_unstarted(folders: Sequence[Path]) -> None:
+    """Removes new run folders, and what they alone were in, if none of them has come to its first metrics."""
+    if any((folder / METRICS).exists() for folder in folders):
+        return
+    for folder in folders:
+        with contextlib.suppress(OSError):  # what is not ours stays, and its folder with it
+            for name in (CONFIG, PRIOR, GROUP, LOCK):
+                (folder / name).unlink(missing_ok=True)
+            folder.rmdir()
+            if folder.name.startswith("seed-"):
+                folder.parent.rmdir()
+
+
 def create_seeds(out: Path, config: Config, seeds: Sequence[int]) -> list[Path]:
     """Makes a folder of run folders, one for each seed."""
     _refuse_full(out)
@@ -85,8 +185,12 @@ def create_seeds(out: Path, config: Config, seeds: Sequence[int]) -> list[Path]:
     configs = {out / f"seed-{seed}": dataclasses.replace(config, seed=seed) for seed in seeds}
     for each in configs.values():
         check(each)
-    for folder, each in configs.items():
-        create(folder, each)
+    try:
+        for folder, each in configs.items():
+            create(folder, each)
+    except DeeprokError:
+        discard_unstarted(list(configs))
+        raise
     return list(configs)
 
 

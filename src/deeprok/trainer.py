@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import signal
+import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -29,11 +31,18 @@ from deeprok.uncertainty import sample_box
 #: Called after each chunk with the folder and the line added to its `metrics.jsonl`.
 Report = Callable[[Path, dict[str, Any]], None]
 
+#: Called with 1 when a training is first asked to stop, which it does after the chunk, with 2 the next time, …
+OnInterrupt = Callable[[int], None]
+
+T = TypeVar("T")
+
 _CHECKPOINT_SECONDS = 30.0
 _TRIAL_SEED = 20170307  # the same held-out models and episodes for every run
 
 
-def train_together(folders: Sequence[Path], report: Report | None = None) -> None:
+def train_together(
+    folders: Sequence[Path], report: Report | None = None, on_interrupt: OnInterrupt | None = None
+) -> None:
     """Trains runs that differ by their seeds only, in step, until each has done its episodes.
 
     Starts each from its checkpoint or from nothing. Writes a checkpoint every half minute, at the
@@ -41,28 +50,72 @@ def train_together(folders: Sequence[Path], report: Report | None = None) -> Non
     A run that breaks down stops at its last good checkpoint; the others go on, and a
     `DeeprokError` is raised at the end.
 
+    Rounding depends on how many seeds share a program and on a seed's place among them. So the runs
+    begun together are a group: `group.json` names its seeds, and a run that is trained on keeps its
+    place, whichever of the others are there, have finished or stand at another step.
+
     Args:
-      folders: run folders with equal settings but for the seed, all at the same step.
+      folders: run folders with equal settings but for the seed, of one group or of none yet.
       report: called after each chunk, for each run that took part in it.
+      on_interrupt: called when the training is interrupted, at once.
     """
     configs = [runs.read_config(folder) for folder in folders]
+    own = [config.seed for config in configs]
+    seeds = runs.read_group(folders[0])
+    if seeds is None:
+        seeds = tuple(own)
+        for folder in folders:
+            runs.write_group(folder, seeds)
+    if len(set(seeds)) < len(seeds) or not set(own) <= set(seeds):
+        raise DeeprokError(
+            f"{folders[0] / runs.GROUP} names the seeds {list(seeds)}; the seeds {own} must be among them, each once"
+        )
     with configs[0].arithmetic():
-        _train_together(folders, configs, report)
+        _train_group(seeds, dict(zip(own, folders, strict=True)), configs[0], report, on_interrupt)
 
 
-def _train_together(folders: Sequence[Path], configs: Sequence[Config], report: Report | None) -> None:
-    config = configs[0]
+def _train_group(
+    seeds: Sequence[int],
+    folders: Mapping[int, Path],
+    config: Config,
+    report: Report | None,
+    on_interrupt: OnInterrupt | None,
+) -> None:
+    """Trains the runs of a group whose folders are given; the others only keep their places.
+
+    Args:
+      seeds: the group's.
+      folders: seed -> the folder of its run.
+      config: the settings, whatever the seed.
+      report: called after each chunk, for each run that took part in it.
+      on_interrupt: called when the training is interrupted, at once.
+    """
     program = make_program(config)
-    states, best = _start(folders, configs, program)
+    init = jax.jit(program.init)
+    members = [_read_member(folders.get(seed), seed, program, init) for seed in seeds]
+    places = {i: folders[seed] for i, seed in enumerate(seeds) if seed in folders}
+    # Stacked on the host and copied to the device, so that no two donated buffers are the same.
+    states, best = jax.tree.map(lambda *leaves: jnp.array(np.stack(leaves)), *members)
     trial = _make_trial(config, program)
     look = _make_look(program)
     broken: dict[int, str] = {}
     steps = np.array(states.steps)  # a copy, as the states are donated
-    t = program.clock(states)
+    clocks = program.clock(states)
+    # Those that a kill left behind the others go first. Until they have come to where those are, what the
+    # program makes of the others is not used: each then takes its place as its checkpoint has it.
+    unfinished = [i for i in _unfinished(states, config) if i in places]
+    t = min((int(clocks[i]) for i in unfinished), default=0)
+    ahead = {i: (int(clocks[i]), members[i]) for i in unfinished if clocks[i] > t}
+    del members
     saved = time.monotonic()
-    with interruptions() as interrupted:
+    with interruptions(on_interrupt) as interrupted:
         while True:
-            active = [i for i in _unfinished(states, config) if i not in broken]
+            for i in [i for i, (clock, _) in ahead.items() if clock == t]:
+                states, best = _put((states, best), ahead.pop(i)[1], i)
+            active = [i for i in _unfinished(states, config) if i in places and i not in broken and i not in ahead]
+            if not active and ahead:
+                t = min(clock for clock, _ in ahead.values())
+                continue
             if not active:
                 break
             began = time.monotonic()
@@ -74,29 +127,30 @@ def _train_together(folders: Sequence[Path], configs: Sequence[Config], report: 
             due = [i for i in active if (chunk + 1) % config.trial_every == 0 or i not in unfinished]
             if due:
                 scores = trial(states.agent.belief)
-                tried = jnp.zeros(len(folders), bool).at[jnp.array(due)].set(True)
+                tried = jnp.zeros(len(seeds), bool).at[jnp.array(due)].set(True)
                 best = _better(best, states.agent.belief, scores, states.steps, tried)
             spread = look(states.agent.belief)
             before, steps = steps, np.array(states.steps)
             seconds = time.monotonic() - began
             for i in active:
+                folder = places[i]
                 problem = _breakdown(states, log, spread, i, program, config)
                 if problem:
-                    kept = progress_of(folders[i])[0]
-                    left = f"{folders[i]} keeps its checkpoint of step {kept}" if kept else "it had no checkpoint yet"
-                    where = f"seed {configs[i].seed}: between steps {before[i]} and {steps[i]}"
+                    kept = progress_of(folder)[0]
+                    left = f"{folder} keeps its checkpoint of step {kept}" if kept else "it had no checkpoint yet"
+                    where = f"seed {seeds[i]}: between steps {before[i]} and {steps[i]}"
                     broken[i] = f"{where} {problem}, in a new run ({left})"
                     continue
                 line = _metrics(states, log, spread, i, config, seconds)
                 if i in due:
                     line["trial_return"] = float(scores[i])
-                runs.append_metrics(folders[i], line)
+                runs.append_metrics(folder, line)
                 if report:
-                    report(folders[i], line)
+                    report(folder, line)
             overdue = time.monotonic() - saved > _CHECKPOINT_SECONDS or interrupted.is_set()
             for i in active:
                 if i not in broken and (overdue or i not in unfinished):
-                    _save(folders[i], states, best, i)
+                    _save(places[i], states, best, i)
             if overdue:
                 saved = time.monotonic()
             if interrupted.is_set():
@@ -105,30 +159,33 @@ def _train_together(folders: Sequence[Path], configs: Sequence[Config], report: 
         raise DeeprokError("; ".join(broken.values()))
 
 
-def _start(folders: Sequence[Path], configs: Sequence[Config], program: Program) -> tuple[RunState, Best]:
-    """The runs' states, stacked along a first axis of seeds."""
+def _read_member(
+    folder: Path | None, seed: int, program: Program, init: Callable[..., RunState]
+) -> tuple[RunState, Best]:
+    """Where a run is: at its checkpoint or, if it has none or has no folder here, at its beginning."""
     run_template, best_template = runs.templates(program)
-    init = jax.jit(program.init)
-    pairs = []
-    for folder, config in zip(folders, configs, strict=True):
-        path = folder / runs.CHECKPOINT
-        if path.exists():
-            run = checkpoint.load(path, "run", run_template)
-            best = checkpoint.load(path, "best", best_template)
-        else:
-            run = init(jax.random.key(config.seed), runs.load_prior(folder, program))
-            # Until the first trial there is nothing better than the prior.
-            best = Best(
-                belief=run.agent.belief,
-                trial_return=jnp.full((), -jnp.inf, best_template.trial_return.dtype),
-                steps=jnp.int32(0),
-            )
+    path = folder / runs.CHECKPOINT if folder else None
+    if path and path.exists():
+        run = checkpoint.load(path, "run", run_template)
+        best = checkpoint.load(path, "best", best_template)
+    else:
+        run = init(jax.random.key(seed), runs.load_prior(folder, program) if folder else None)
+        # Until the first trial there is nothing better than the prior.
+        best = Best(
+            belief=run.agent.belief,
+            trial_return=jnp.full((), -jnp.inf, best_template.trial_return.dtype),
+            steps=jnp.int32(0),
+        )
+    if folder:
         # A crash may have come between metrics and checkpoint: forget what will be done again.
         runs.trim_metrics(folder, int(run.steps))
-        pairs.append((run, best))
-    # Stacked on the host and copied to the device, so that no two donated buffers are the same.
-    stacked: tuple[RunState, Best] = jax.tree.map(lambda *leaves: jnp.array(np.stack(leaves)), *pairs)
-    return stacked
+    return run, best
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _put(group: T, member: T, i: int) -> T:
+    """A group's records with those of one member in their place."""
+    return jax.tree.map(lambda all, one: all.at[i].set(one), group, member)
 
 
 def _make_trial(config: Config, program: Program) -> Callable[[Any], jax.Array]:
@@ -263,24 +320,48 @@ def _save(folder: Path, states: RunState, best: Best, i: int) -> None:
 
 
 @contextlib.contextmanager
-def interruptions() -> Iterator[threading.Event]:
-    """An event that Ctrl-C or SIGTERM sets, so that a chunk is never cut in two."""
+def interruptions(on_interrupt: OnInterrupt | None = None) -> Iterator[threading.Event]:
+    """An event that Ctrl-C or SIGTERM sets, so that a chunk is never cut in two.
+
+    Args:
+      on_interrupt: called at once, from another thread: the main thread sees a signal only after the compiled
+        code that it is in.
+    """
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield event  # signals reach the main thread only
         return
+    asked = 0
 
     def note(number: int, frame: Any) -> None:
-        if event.is_set():
-            raise KeyboardInterrupt  # asked twice: at once, with the last checkpoint
+        nonlocal asked
+        asked += 1
         event.set()
+        if asked > 1:
+            raise KeyboardInterrupt  # at once, with the last checkpoint
 
+    def watch() -> None:
+        count = 0
+        while number := received.recv(1):
+            if on_interrupt and number[0] in old:
+                count += 1
+                on_interrupt(count)
+
+    received, sent = socket.socketpair()
+    sent.setblocking(False)
     old = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    old_wakeup = signal.set_wakeup_fd(sent.fileno(), warn_on_full_buffer=False)
+    watcher = threading.Thread(target=watch, name="deeprok-interruptions", daemon=True)
+    watcher.start()
     try:
         yield event
     finally:
+        signal.set_wakeup_fd(old_wakeup)
         for number, handler in old.items():
             signal.signal(number, handler)
+        sent.close()
+        watcher.join()
+        received.close()
 
 
 def progress_of(folder: Path) -> tuple[int, int]:

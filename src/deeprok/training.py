@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from deeprok.agents import Draw, Values, make_agent
 from deeprok.config import Config
@@ -75,7 +76,7 @@ class Program(NamedTuple):
       init: `(key, belief=None) -> RunState`, from a given belief or from fresh weights.
       chunk: `(states, t) -> (states, Log)`, jitted: `chunk_steps` steps from step t on, for
         states stacked along a first axis of seeds, which are donated.
-      clock: `states -> t`, the step that stacked states go on from.
+      clock: `states -> [S]`, the step t that each of stacked states goes on from, unless it has finished.
     """
 
     world: World
@@ -84,7 +85,7 @@ class Program(NamedTuple):
     values: Values | None
     init: Callable[..., RunState]
     chunk: Callable[[RunState, int], tuple[RunState, Log]]
-    clock: Callable[[RunState], int]
+    clock: Callable[[RunState], np.ndarray]
 
 
 #: Places in a chunk at which snapshots are taken, so that the steps between pay nothing for them.
@@ -232,5 +233,5 @@ def make_program(config: Config) -> Program:
     each = jax.vmap(chunk, in_axes=(0, None)) if config.in_step else one_by_one
     together = jax.jit(each, donate_argnums=0, compiler_options=options)
     return Program(
-        world, agent.network, agent.estimator, agent.values, init, together, lambda states: int(states.steps.max())
+        world, agent.network, agent.estimator, agent.values, init, together, lambda states: np.asarray(states.steps)
     )

@@ -161,6 +161,7 @@ def _blocks(n: int, partition: Sequence[slice]) -> Covariance:
     def init(prior: jax.Array) -> Blocks:
         if prior.ndim == 1:
             return Blocks(groups=tuple(pad(part[..., None] * jnp.eye(part.shape[-1])) for part in cut(prior)))
+        prior = (prior + prior.T) / 2  # what is given may be symmetric to rounding only
         rows = prior if ordered else prior[order][:, order]
         return Blocks(
             groups=tuple(
@@ -205,7 +206,9 @@ def _blocks(n: int, partition: Sequence[slice]) -> Covariance:
                 for w in wide:
                     group = group - w[:, :size, None] * w[:, None, :]
             else:
-                group = group - jnp.einsum("bki,bkj->kij", part, wide)
+                # The product may sum an entry and the one across the diagonal in different orders.
+                fall = jnp.einsum("bki,bkj->kij", part, part)
+                group = group - pad((fall + fall.mT) / 2)
             given = jnp.maximum(spread[i], least)
             if added is not None:
                 group, given = group + added[i], given - spread[i]

@@ -34,6 +34,7 @@ _CAUTIOUS_SEEDS = 3
 _CAUTIOUS = 60.0
 
 
+@studies.in_its_folder
 def study_filters(
     seeds: int = 20,
     out: Path = Path("reproduce"),
@@ -58,7 +59,6 @@ def study_filters(
       What `kalman.json` holds.
     """
     console, results = console or Console(stderr=True), results or Console()
-    studies.check_request(seeds, episodes, processes, out, resume)
     on_cartpole = [
         plan.structures(seeds, episodes),
         plan.exploration(seeds, episodes),

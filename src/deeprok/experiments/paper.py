@@ -38,6 +38,7 @@ _MEMBERS = 20  # of an ensemble drawn from a posterior
 _SB3 = 60.0
 
 
+@studies.in_its_folder
 def reproduce(
     seeds: int = 5,
     preset: str = "tuned",
@@ -67,7 +68,6 @@ def reproduce(
     """
     console, results = console or Console(stderr=True), results or Console()
     out = Path(out)
-    studies.check_request(seeds, episodes, processes, out, resume)
     if full:
         sb3.check_installed()
     chosen = _studies(seeds, preset, full, episodes)

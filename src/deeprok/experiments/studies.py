@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -35,6 +36,9 @@ from deeprok.worlds import cartpole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: Called with what is being done and how much of the work it was.
 Done = Callable[[str, float], None]
@@ -66,14 +70,34 @@ class Run(NamedTuple):
         return progress_of(self.folder)[1] >= self.row.config(self.seed).episodes
 
 
-def check_request(seeds: int, episodes: int, processes: int | None, out: Path, resume: bool) -> None:
-    """Raises unless this can be asked for."""
-    for name, value in (("seeds", seeds), ("episodes", episodes)):
-        if value < 1:
-            raise DeeprokError(f"{name} is {value}; it must be at least 1")
-    jobs.check_count(processes)
-    if resume and not out.is_dir():
-        raise DeeprokError(f"there is nothing to go on with in {out}; leave out --resume to begin")
+def in_its_folder(study: Callable[P, R]) -> Callable[P, R]:
+    """Makes a study check what it is asked for, and refuse a folder in which another one is at work.
+
+    Args:
+      study: a function with the arguments `seeds`, `episodes`, `processes`, `out` and `resume`.
+    """
+    signature = inspect.signature(study)
+
+    @functools.wraps(study)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        asked = given.arguments
+        for name in ("seeds", "episodes"):
+            if asked[name] < 1:
+                raise DeeprokError(f"{name} is {asked[name]}; it must be at least 1")
+        jobs.check_count(asked["processes"])
+        out = Path(asked["out"])
+        if asked["resume"] and not out.is_dir():
+            raise DeeprokError(f"there is nothing to go on with in {out}; leave out --resume to begin")
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DeeprokError(f"can't make the folder {out}: {error.strerror}") from error
+        with runs.hold([out]):
+            return study(*args, **kwargs)
+
+    return checked
 
 
 def prepare(out: Path, study: Study) -> list[Run]:
@@ -118,7 +142,7 @@ def train(study: str, prepared: Iterable[Run], processes: int | None, done: Done
     if missing:
         done(what, 0.0)
         try:
-            jobs.resume(missing, processes, report)
+            jobs.resume(missing, processes, report, lambda _: console.print("stopping after this chunk …"))
         except DeeprokError as error:
             # A run that broke down is a result too: it is told, and counted in the tables.
             console.print(f"[yellow]{error}[/yellow]", soft_wrap=True, highlight=False)

@@ -19,6 +19,7 @@ from deeprok.progress import work_bar
 from deeprok.report import figures, table1_page
 
 
+@studies.in_its_folder
 def study_systems(
     seeds: int = 10,
     out: Path = Path("reproduce"),
@@ -43,7 +44,6 @@ def study_systems(
       What `table1.json` holds.
     """
     console, results = console or Console(stderr=True), results or Console()
-    studies.check_request(seeds, episodes, processes, out, resume)
     every = [plan.beliefs(seeds, episodes), plan.policies(seeds, episodes), plan.belief_tuning(episodes)]
     prepared = {study.name: studies.prepare(out, study) for study in every}
     total = sum(studies.work(run) for its in prepared.values() for run in its) + 3 * studies.REFERENCE
