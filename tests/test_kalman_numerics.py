@@ -145,6 +145,7 @@ def streams(draw: st.DrawFn) -> Stream:
 REPEATED, EVERYTHING = [1], list(range(len(KINDS)))
 
 
+@pytest.mark.bits
 @every_structure
 @every_batching
 @example(stream=make_stream(0, REPEATED, 1e-12, 0.0, 1.0, 1.0))
@@ -163,11 +164,19 @@ def test_a_belief_stays_a_distribution(structure: str, batching: str, stream: St
     assert np.all(np.isinf(seen.innovation) == ~stream.active)
 
 
+@pytest.mark.bits
 @every_batching
-def test_large_mini_batches_keep_the_covariance_symmetric(batching: str) -> None:
-    # So many that the covariance's fall is a matrix product.
-    n, batch = 70, 40
-    estimator = ekf(1e-3, 1e-4, 1.0, batching)
+@pytest.mark.parametrize("structure", ["full", "blocks"])
+@pytest.mark.parametrize("batch", [1, 7, 40])
+def test_covariance_is_symmetric_for_every_batch(batching: str, structure: str, batch: int) -> None:
+    # Forty are so many that the covariance's fall is a matrix product; 71 is a multiple of no vector's length.
+    n = 71
+    kept = {"full": full, "blocks": block(slice(0, 30), slice(30, 60), slice(60, n))}[structure]
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(n, n))
+    prior = (np.eye(n) + root @ root.T).astype(np.float32)
+    prior[0, 1] *= 1 + 1e-7  # as symmetric as a file's digits are
+    estimator = ekf(1e-3, 1e-4, prior, batching, covariance=kept, fading=1e-3, variance_cap=100.0)
 
     @jax.jit
     def run(xs: jax.Array) -> Any:
@@ -176,10 +185,36 @@ def test_large_mini_batches_keep_the_covariance_symmetric(batching: str) -> None
 
         return jax.lax.scan(step, estimator.init(jnp.zeros(n)), xs)[0]
 
-    belief = run(np.random.default_rng(0).normal(size=(20, batch, n)).astype(np.float32))
+    belief = run(rng.normal(size=(20, batch, n)).astype(np.float32))
     assert symmetric(belief.P)
     assert estimator.posterior is not None
     assert estimator.posterior.definite(belief)
+
+
+def test_rounding_is_measured_by_what_a_variance_was() -> None:
+    """What subtraction leaves of a large variance keeps that one's rounding errors."""
+    prior = jnp.array([1e6, 1.0, 1e-3], jnp.float32)
+    structure = full(3)
+    fallen = structure.init(jnp.array([1e-2, 2.0, 1e-4], jnp.float32))
+    np.testing.assert_array_equal(structure.magnitudes(fallen, prior), np.float32([1e6, 2.0, 1e-3]))
+
+
+def test_estimated_noise_is_of_the_last_linearisation(x64: None) -> None:
+    def h(theta: Any, x: Any) -> Any:
+        return x * jnp.exp(theta[0])
+
+    x, y, R, P, iterations = 2.0, 7.0, 0.3, 0.5, 3
+    estimator = ekf(R, 0.0, P, adapt_noise=1.0, iterations=iterations)
+    belief, _ = estimator.update(estimator.init(jnp.zeros(1)), h, jnp.array([x]), jnp.array([y]))
+    # The iterated filter of the textbook: linearised at its last result, always seen from the prior's mean 0.
+    mean = 0.0
+    for _ in range(iterations):
+        H = x * np.exp(mean)
+        innovation = y - x * np.exp(mean) + H * mean
+        mean = P * H / (H * P * H + R) * innovation
+    residual, left = innovation - H * mean, P - (P * H) ** 2 / (H * P * H + R)
+    assert belief.theta[0] == pytest.approx(mean, rel=1e-12)
+    assert belief.observation_noise == pytest.approx(residual**2 + H * left * H, rel=1e-12)
 
 
 def test_directions_not_seen_again_stay_positive() -> None:

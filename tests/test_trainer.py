@@ -61,12 +61,14 @@ WILD = make_config("rtd_dqn", **FRAGILE | dict(episodes=3), optimizer="sgd", lea
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once() -> Iterator[None]:
     """Runs whose settings differ by their seed only share compiled functions."""
-    make_program, make_trial = trainer.make_program, trainer._make_trial
+    make_program, make_trial, make_look = trainer.make_program, trainer._make_trial, trainer._make_look
     program = functools.cache(make_program)
     trial = functools.cache(lambda config: make_trial(config, program(config)))
+    looks: dict[int, Any] = {}  # by the program, which is kept
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer, "make_program", lambda config: program(dataclasses.replace(config, seed=0)))
         patch.setattr(trainer, "_make_trial", lambda config, _: trial(dataclasses.replace(config, seed=0)))
+        patch.setattr(trainer, "_make_look", lambda made: looks.setdefault(id(made), make_look(made)))
         yield
 
 
@@ -196,6 +198,7 @@ def test_finished_run_is_left_alone(uninterrupted) -> None:
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
+@pytest.mark.bits
 def test_seeds_in_step_give_what_each_gives_alone_to_rounding(tmp_path: Path) -> None:
     together, alone = ([new_run(tmp_path / name, CONFIGS["rtd_dqn"], seed) for seed in (0, 1)] for name in "ab")
     with pytest.raises(KeyboardInterrupt):
@@ -244,6 +247,7 @@ def test_interrupted_group(group: list[Path], tmp_path: Path) -> None:
     assert_same_runs(folders, group)
 
 
+@pytest.mark.bits
 def test_group_with_a_finished_run(group: list[Path], tmp_path: Path) -> None:
     first = min(len(metrics(folder)) for folder in group)
     folders = interrupted_group(tmp_path, 3 * first)
@@ -253,6 +257,7 @@ def test_group_with_a_finished_run(group: list[Path], tmp_path: Path) -> None:
     assert_same_runs(folders, group)
 
 
+@pytest.mark.bits
 def test_group_whose_runs_stand_at_different_steps(group: list[Path], tmp_path: Path) -> None:
     """As a kill between two checkpoints leaves it."""
     folders = interrupted_group(tmp_path, 1)

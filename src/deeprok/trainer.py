@@ -127,7 +127,7 @@ def _train_group(
             due = [i for i in active if (chunk + 1) % config.trial_every == 0 or i not in unfinished]
             if due:
                 scores = trial(states.agent.belief)
-                tried = jnp.zeros(len(seeds), bool).at[jnp.array(due)].set(True)
+                tried = np.isin(np.arange(len(seeds)), due)
                 best = _better(best, states.agent.belief, scores, states.steps, tried)
             spread = look(states.agent.belief)
             before, steps = steps, np.array(states.steps)
@@ -173,8 +173,8 @@ def _read_member(
         # Until the first trial there is nothing better than the prior.
         best = Best(
             belief=run.agent.belief,
-            trial_return=jnp.full((), -jnp.inf, best_template.trial_return.dtype),
-            steps=jnp.int32(0),
+            trial_return=np.asarray(-np.inf, best_template.trial_return.dtype),  # type: ignore[arg-type]
+            steps=np.int32(0),  # type: ignore[arg-type]
         )
     if folder:
         # A crash may have come between metrics and checkpoint: forget what will be done again.
@@ -203,7 +203,7 @@ def _make_trial(config: Config, program: Program) -> Callable[[Any], jax.Array]:
 
 
 @jax.jit
-def _better(best: Best, beliefs: Any, scores: jax.Array, steps: jax.Array, tried: jax.Array) -> Best:
+def _better(best: Best, beliefs: Any, scores: jax.Array, steps: jax.Array, tried: Any) -> Best:
     """The better of the best so far and, where it was tried, the present belief of each seed."""
     present = Best(belief=beliefs, trial_return=scores, steps=steps)
     return jax.vmap(select)(tried & (scores > best.trial_return), present, best)

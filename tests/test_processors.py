@@ -1,0 +1,25 @@
+"""What is promised of bits and of rounding, compiled for other processors than this one."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize("instructions", ["AVX2", "SSE4_2"])
+def test_promises_hold_on_other_processors(instructions: str) -> None:
+    flags = f"{os.environ['XLA_FLAGS']} --xla_cpu_max_isa={instructions}"
+    # A cache of its own: what was compiled for this processor must not be taken.
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    environment = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "bits", str(Path(__file__).parent)]
+    process = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout[-10_000:] + process.stderr[-2000:]
+    passed = re.search(r"(\d+) passed", process.stdout)
+    assert passed
+    assert int(passed[1]) > 10
