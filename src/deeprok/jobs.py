@@ -146,7 +146,7 @@ def _side_by_side(groups: Sequence[Sequence[Path]], jobs: int, report: Report | 
         if interrupted.is_set():
             raise KeyboardInterrupt
     if problems:
-        raise DeeprokError("; ".join(problems))
+        raise DeeprokError(*problems)
 
 
 def _problem(worker: _Worker) -> list[str]:

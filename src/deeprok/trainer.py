@@ -102,7 +102,7 @@ def _train_together(folders: Sequence[Path], configs: Sequence[Config], report: 
             if interrupted.is_set():
                 raise KeyboardInterrupt
     if broken:
-        raise DeeprokError("; ".join(broken.values()))
+        raise DeeprokError(*broken.values())
 
 
 def _start(folders: Sequence[Path], configs: Sequence[Config], program: Program) -> tuple[RunState, Best]:
@@ -289,4 +289,5 @@ def progress_of(folder: Path) -> tuple[int, int]:
     if not path.exists():
         return 0, 0
     counters: Any = jax.ShapeDtypeStruct((), np.dtype("int32"))
-    return int(checkpoint.load(path, "run.steps", counters)), int(checkpoint.load(path, "run.episodes", counters))
+    steps, episodes = (checkpoint.load(path, f"run.{name}", counters, verify="part") for name in ("steps", "episodes"))
+    return int(steps), int(episodes)
