@@ -36,7 +36,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         reason = "no space is left on the disk" if error.errno == errno.ENOSPC else error.strerror
-        kept = "; the version written before is kept" if path.is_file() else ""
+        kept = "; the version written before is kept" if os.path.isfile(path) else ""
         raise DeeprokError(f"can't write {path}: {reason}{kept}") from error
 
 

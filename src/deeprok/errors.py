@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 _QUOTED = 80  # characters of a user's text that a sentence repeats
 _SENTENCE = 400  # characters of a sentence
-_LONG_WORD = re.compile(rf"[^\s/]{{{_QUOTED + 1},}}")  # no part of a path, which may be long as a whole
+_LONG_WORD = re.compile(rf"[^\s/'\"=,:;]{{{_QUOTED + 1},}}")  # of a path, which may be long as a whole, a part
 
 
 class DeeprokError(Exception):

@@ -75,7 +75,7 @@ def json_q_values(policy: dict[str, Any], obs: np.ndarray) -> np.ndarray:
     if x.ndim != 2 or x.shape[1] != len(policy["input_scale"]):
         raise DeeprokError(f"obs has shape {x.shape}; the policy takes [E, {len(policy['input_scale'])}]")
     x = x * np.asarray(policy["input_scale"])
-    with np.errstate(over="ignore", invalid="ignore"):  # 1 / (1 + exp(1000)) is 0
+    with np.errstate(all="ignore"):  # 1 / (1 + exp(1000)) is 0, for example
         for i, layer in enumerate(layers):
             x = x @ np.asarray(layer["weights"]).T + np.asarray(layer["bias"])
             if i + 1 < len(layers):

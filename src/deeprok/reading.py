@@ -33,7 +33,13 @@ def read_numbers(path: Path, shapes: Mapping[str, Any]) -> dict[str, Any]:
             f"{path} is damaged: it does not hold the numbers that were written; remove it, and the same command "
             "makes it again"
         )
-    return {name: content[name] for name in shapes}
+    picked: dict[str, Any] = _pick(content, shapes)
+    return picked
+
+
+def _pick(value: Any, shapes: Any) -> Any:
+    """What is described of JSON, without the rest."""
+    return {name: _pick(value[name], inner) for name, inner in shapes.items()} if isinstance(shapes, Mapping) else value
 
 
 def parse_json(text: bytes | str) -> Any:

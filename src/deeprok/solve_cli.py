@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -159,11 +160,11 @@ def _check(options: Solve, sweeping: bool) -> None:
     if options.plot and options.plot.suffix.lower() != ".png":
         raise DeeprokError(f"--plot is {options.plot}; it must be a .png file")
     for name, path in (("--worst-model", options.worst_model), ("--plot", options.plot)):
-        if path and not path.parent.is_dir():
+        if path and not os.path.isdir(path.parent):
             raise DeeprokError(f"{name} is {path}, but there is no folder {path.parent}")
-        if path and path.is_dir():
+        if path and os.path.isdir(path):
             raise DeeprokError(f"{name} is {path}, which is a folder")
-        if path and path.exists() and Path(options.model).exists() and path.samefile(options.model):
+        if path and os.path.exists(path) and os.path.exists(options.model) and path.samefile(options.model):
             raise DeeprokError(f"{name} is {path}, the model itself; give another file")
 
 
@@ -172,7 +173,7 @@ def _load(text: str) -> Instance:
     if text.partition(":")[0] in PROBLEMS:
         return parse(text)
     path = Path(text)
-    if not path.exists() and not path.suffix and "/" not in text:
+    if not os.path.exists(path) and not path.suffix and "/" not in text:
         return parse(text)  # which says that it is unknown
     model = read_csv(path)
     return Instance(path.stem, model, Labels(range(model.states), range(model.actions)), _FILE_DISCOUNT)

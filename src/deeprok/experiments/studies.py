@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -76,7 +77,7 @@ def check_request(seeds: int, episodes: int, processes: int | None, out: Path, r
         if value < 1:
             raise DeeprokError(f"{name} is {value}; it must be at least 1")
     jobs.check_count(processes)
-    if resume and not out.is_dir():
+    if resume and not os.path.isdir(out):
         raise DeeprokError(f"there is nothing to go on with in {out}; leave out --resume to begin")
 
 
