@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deeprok.checkpoint import write_atomically
-from deeprok.errors import DeeprokError, unknown
+from deeprok.errors import DeeprokError, shown, unknown
 from deeprok.progress import work_bar
 from deeprok.report import figures
 from deeprok.tabular import RMDP, SETS, Solution, evaluate, read_csv, solve, write_csv
@@ -28,6 +28,7 @@ from deeprok.tabular.solve import Method, Objective, Rect, Setting, Support
 
 _SHOWN = 20  # states printed of a model that has more
 _FILE_DISCOUNT = 0.99
+_MOST_RADII = 10_000  # of a sweep
 
 Advance = Callable[[float], None]
 
@@ -137,12 +138,12 @@ def _radii(text: str | None) -> float | np.ndarray | None:
         if len(parts) == 1 and math.isfinite(float(text)):
             return float(text)
         low, high, count = float(parts[0]), float(parts[1]), int(parts[2])
-        if len(parts) > 3 or count < 2 or not -math.inf < low < high < math.inf:
+        if len(parts) > 3 or not 2 <= count <= _MOST_RADII or not -math.inf < low < high < math.inf:
             raise ValueError
     except (ValueError, IndexError):
         raise DeeprokError(
-            f"radius is '{text}'; it must be a finite number, or LOW:HIGH:COUNT with LOW below HIGH and a COUNT of at"
-            " least 2"
+            f"radius is {shown(text)}; it must be a finite number, or LOW:HIGH:COUNT with LOW below HIGH and a COUNT of"
+            f" at least 2 and at most {_MOST_RADII}"
         ) from None
     return np.linspace(low, high, count)
 
