@@ -137,6 +137,60 @@ def test_other_format(tmp_path: Path, metadata: dict[str, str] | None) -> None:
         checkpoint.load(path, "run", {"x": np.zeros(2)})
 
 
+def resaved(path: Path, metadata: Any = None, **arrays: Any) -> None:
+    """Changes arrays of a file, but no checksum unless it is told to."""
+    with safetensors.safe_open(path, framework="numpy") as file:
+        kept = file.metadata()
+    tensors = {**safetensors.numpy.load_file(path), **arrays}
+    safetensors.numpy.save_file(tensors, path, metadata=metadata(kept) if metadata else kept)
+
+
+CHANGES: dict[str, np.ndarray] = {
+    "run.count": np.array(-8, np.int32),
+    "run.special": np.array([np.nan, np.inf, 0.0], np.float32),  # which differs by a sign of zero
+    "run.flag": np.array(False),
+    "run.empty": np.zeros((0, 5), np.float32),
+    "run.inner.pair.0": np.arange(6, dtype=np.uint32).reshape(2, 3),
+    "run.scalar": np.array([1.5], np.float32),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_no_change_is_read(saved: Path, name: str) -> None:
+    resaved(saved, **{name: CHANGES[name]})
+    for part, template in (("run", tree()), ("counter", np.int32(0))):
+        with pytest.raises(DeeprokError, match=rf"is damaged: '{name}' is not what was written"):
+            checkpoint.load(saved, part, template)
+
+
+def test_a_part_can_be_verified_alone(saved: Path) -> None:
+    resaved(saved, **{"run.count": np.array(-8, np.int32)})
+    assert checkpoint.load(saved, "counter", np.int32(0), verify="part") == 3
+    with pytest.raises(DeeprokError, match=r"is damaged: 'run\.count'"):
+        checkpoint.load(saved, "run.count", np.int32(0), verify="part")
+
+
+METADATA = {
+    "one lost": lambda kept: {name: value for name, value in kept.items() if name != "run.count"},
+    "one renamed": lambda kept: {"run.cound" if name == "run.count" else name: value for name, value in kept.items()},
+    "one too many": lambda kept: {**kept, "run.more": "0"},
+    "one of another": lambda kept: {**kept, "run.count": kept["counter"]},
+}
+
+
+@pytest.mark.parametrize("change", METADATA.values(), ids=METADATA)
+def test_checksums_are_needed_for_all(saved: Path, change: Any) -> None:
+    resaved(saved, change)
+    with pytest.raises(DeeprokError, match="is damaged"):
+        checkpoint.load(saved, "counter", np.int32(0))
+
+
+def test_files_older_than_checksums_are_read(saved: Path) -> None:
+    """They can't be verified."""
+    resaved(saved, lambda kept: {"format": kept["format"]})
+    assert described(checkpoint.load(saved, "run", tree())) == described(tree())
+
+
 @pytest.mark.parametrize("function", ["replace", "fsync"])
 @pytest.mark.parametrize("exists", [True, False])
 def test_full_disk_changes_nothing(
@@ -164,6 +218,8 @@ def test_other_failures_say_why(tmp_path: Path) -> None:
     with pytest.raises(DeeprokError, match="directory"):
         checkpoint.write_atomically(tmp_path / "folder", b"new")
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+    with pytest.raises(DeeprokError, match="File name too long"):
+        checkpoint.write_atomically(tmp_path / ("x" * 300), b"new")
 
 
 def test_replaced_only_when_whole(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

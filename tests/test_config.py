@@ -19,6 +19,7 @@ from deeprok.config import (
     LangevinConfig,
     PolicyConfig,
     UnscentedConfig,
+    _numbers,
     from_json,
     make_config,
 )
@@ -153,27 +154,116 @@ NUMBERS: dict[str, list[Any]] = {
     "process_noise_end": [0.0, -1.0],
     "adapt_noise": [1.5, -0.1],
     "iterations": [0, 1.5],
+    "robust_level": [NAN, INF],
     "level_start": [NAN],
     "level_steps": [0],
     "explore_scale": [-1.0, NAN],
+    "initial_deviation": [0.0],
+    "prior_variance": [0.0],
+    "narrow_variance": [0.0],
+    "wide_share": [0.0, 1.0],
+    "samples": [0],
+    "decay": [-0.5],
+    "decay_updates": [0.0],
+    "smoothing": [1.0, -0.1],
+    "damping": [0.0],
+    "burn_in": [-1],
+    "thinning": [0],
+    "members": [0],
+    "adaptive_noise": [-0.1],
+    "kappa": [-1.0],
+    "trajectories": [1],
+    "clip": [0.0, 1.0],
+    "epochs": [0],
+    "minibatches": [0],
+    "entropy": [-0.1],
+    "kl_bound": [0.0],
+    "gae_lambda": [1.5],
+    "trajectory_level": [NAN],
+    "level_iterations": [-1],
+    "adversary": [-0.1, 1.5],
+    "source_spread": [-1.0],
+    "adapt_every": [0],
+    "target_trajectories": [0],
+    "particles": [9],
+    "target_noise": [0.0],
 }
 
+#: An algorithm for each record of settings, whose fields that are numbers follow.
+RECORDS: dict[str, Any] = {next(a for a, row in ALGORITHMS.items() if row.estimator == kind): record
+                           for kind, record in ESTIMATOR_KINDS.items()}  # fmt: skip
+FIELDS = [("deep_rok", f.name) for f in dataclasses.fields(Config) if type(f.default) in (int, float)]
+FIELDS += [
+    (algorithm, f.name)
+    for algorithm, record in RECORDS.items()
+    for f in dataclasses.fields(record)
+    if type(f.default) in (int, float) or f.default is None
+]
 
-@pytest.mark.parametrize(("field", "value"), [(f, v) for f, values in NUMBERS.items() for v in values])
-def test_bad_numbers_are_named(field: str, value: Any) -> None:
+
+@pytest.mark.parametrize(("algorithm", "field", "value"), [(a, f, v) for a, f in FIELDS for v in NUMBERS[f]])
+def test_bad_numbers_are_named(algorithm: str, field: str, value: Any) -> None:
     with pytest.raises(DeeprokError, match=rf"^{field} is {value!r}") as error:
-        make_config("deep_rok", **{field: value})
+        make_config(algorithm, **{field: value})
     assert "must be" in str(error.value)
 
 
-def test_every_number_has_a_bad_value_here() -> None:
-    numbers = {
-        f.name
-        for kind in (Config, GradientConfig, KalmanConfig)
-        for f in dataclasses.fields(kind)
-        if type(f.default) in (int, float)
-    }
-    assert numbers - {"robust_level"} <= set(NUMBERS)
+@pytest.mark.parametrize("value", [NAN, INF, -INF, 1e39, -1e39, 10**39, 10**400, 2**40 + 0.5, "1", True, [1.0], {}])
+def test_no_number_of_any_record_is_without_bounds(value: Any) -> None:
+    assert set(RECORDS.values()) == set(ESTIMATOR_KINDS.values())
+    for algorithm, field in FIELDS:
+        if value == 2**40 + 0.5 and type(getattr(Config, field, None)) is not int:
+            continue  # a large number, but no count
+        with pytest.raises(DeeprokError, match=rf"^{field} (is|has) "):
+            make_config(algorithm, **{field: value})
+
+
+IN_PRECISION: dict[str, tuple[str, dict[str, Any]]] = {
+    "a number": ("deep_rok", {"prior_covariance": 1e39}),
+    "a vector": ("deep_rok", {"hidden": (1,), "process_noise": (1e39,) * 9}),
+    "a matrix": ("deep_rok", {"hidden": (1,), "prior_covariance": tuple(map(tuple, (1e39 * np.eye(9)).tolist()))}),
+    "too small": ("deep_rok", {"prior_covariance": 1e-60}),
+    "a rate": ("dqn", {"learning_rate": 1e39}),
+    "a noise": ("ktd_q", {"process_noise": 1e39}),
+    "a discount": ("dqn", {"discount": 1 - 1e-12}),
+    "scales": ("dqn", {"input_scale": (1.0, 1.0, 1.0, 1e-60)}),
+}
+
+
+@pytest.mark.parametrize(("algorithm", "changes"), IN_PRECISION.values(), ids=IN_PRECISION)
+def test_numbers_must_be_right_in_the_precision_of_the_run(algorithm: str, changes: dict[str, Any]) -> None:
+    with pytest.raises(DeeprokError, match=rf"^{list(changes)[-1]} .* float32"):
+        make_config(algorithm, **changes)
+    make_config(algorithm, **changes, precision="float64")
+
+
+@pytest.mark.parametrize("text", ["box", "nominal", "fixed_models"])
+def test_quantities_are_finite(text: str) -> None:
+    with pytest.raises(DeeprokError, match=rf"{text} gives gravity the value 1e\+39, which must be .*finite"):
+        make_config("rtd_dqn", **{text: "gravity=1:1e39" if text == "box" else "gravity=1e39"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"models": 100_000, "draw": "product"}, "10000000000 models"),
+        ({"fixed_models": "gravity=1:2:1e9"}, "fixed_models has 1e[+]09 models; at most 1,000,000"),
+        ({"fixed_models": "gravity=1:2:1e300,cart_mass=1:2:-1"}, "fixed_models has 1e[+]300 models"),
+        ({"hidden": (2**31 - 1,)}, "weights would take .* GB"),
+    ],
+)
+def test_what_no_memory_holds_is_refused_before_it_is_made(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(DeeprokError, match=said):
+        make_config("rtd_dqn", **changes)
+
+
+@pytest.mark.parametrize("covariance", ["full", "layer", "neuron"])
+def test_memory_is_counted_by_blocks(covariance: str) -> None:
+    network = make_config("deep_rok", hidden=(7, 5)).make_network(make_config("deep_rok").make_world())
+    blocks = {"full": (slice(0, network.num_weights),), "layer": network.slices, "neuron": network.neurons}[covariance]
+    squares = sum(len(range(network.num_weights)[block]) ** 2 for block in blocks)
+    settings = KalmanConfig(covariance=covariance)  # type: ignore[arg-type]
+    assert _numbers(settings, network) == squares + 4 * network.num_weights
 
 
 @pytest.mark.parametrize(
@@ -294,6 +384,10 @@ def test_bad_priors(prior: Any, said: str) -> None:
         make_config("deep_rok", hidden=(1,), prior_covariance=prior)
 
 
+def nested(depth: int) -> list[Any]:
+    return [nested(depth - 1)] if depth else []
+
+
 def edited(**changes: Any) -> str:
     fields = {**json.loads(make_config("deep_rok").to_json()), **changes}
     return json.dumps({name: value for name, value in fields.items() if value != "drop"})
@@ -305,6 +399,9 @@ def edited(**changes: Any) -> str:
         ("", "not a JSON object"),
         ("{", "not a JSON object"),
         ("[1]", "not a JSON object"),
+        (b"\xff{}", "not a JSON object"),
+        ("[" * 100_000, "not a JSON object"),
+        ('{"a": 1' + "0" * 5000 + "}", "not a JSON object"),
         ('"text"', "not a JSON object"),
         (edited(format=FORMAT - 1), f"format {FORMAT - 1}.*format {FORMAT}"),
         (edited(format="drop"), "format None"),
@@ -317,14 +414,16 @@ def edited(**changes: Any) -> str:
         (edited(estimator={"learning_rate": 1.0}), "process_noise"),
         (edited(estimator=[1]), "lacks"),
         (edited(discount=3), "discount is 3"),
+        (edited(hidden=nested(400)), "hidden is "),
+        (edited(box="x" * 10_000), "box: 'x{53}…x{26}' can't be read"),
         (edited(batch_size=2.5), "batch_size is 2.5"),
         (edited(algorithm="dqn"), "optimizer"),
     ],
 )
-def test_bad_json(text: str, said: str) -> None:
+def test_bad_json(text: str | bytes, said: str) -> None:
     with pytest.raises(DeeprokError, match=said) as error:
         from_json(text, "here/config.json")
-    if "is 3" not in said and "2.5" not in said:
+    if "is" not in said and "box" not in said:
         assert "here/config.json" in str(error.value)
 
 

@@ -16,7 +16,7 @@ from test_evaluation import GOOD, LEFT, write_run
 from deeprok import export
 from deeprok.cli import main
 from deeprok.errors import DeeprokError
-from deeprok.export import FORMATS, export_policy
+from deeprok.export import FORMATS, export_policy, json_q_values, read_policy
 from deeprok.networks import ACTIVATIONS, QNetwork
 from deeprok.worlds import cartpole
 
@@ -82,6 +82,45 @@ def test_json_describes_itself(tmp_path: Path) -> None:
     assert sum(np.size(layer["weights"]) + np.size(layer["bias"]) for layer in policy["layers"]) == len(theta)
 
 
+def test_read_back(tmp_path: Path) -> None:
+    network, theta = make("sigmoid")
+    export_policy(network, theta, cartpole(), "json", tmp_path / "policy.json")
+    policy, obs = read_policy(tmp_path / "policy.json"), states(100)
+    q = np.asarray(network.apply(jnp.asarray(theta), jnp.asarray(obs)))
+    np.testing.assert_allclose(json_q_values(policy, obs), q, atol=1e-5)
+    with np.errstate(all="raise"):
+        json_q_values(policy, 1e6 * obs)
+    with pytest.raises(DeeprokError, match=r"obs has shape \(100, 3\); the policy takes \[E, 4\]"):
+        json_q_values(policy, obs[:, :3])
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "format": ({"format": "x" * 999}, "its format is 'x{53}…x{26}' and not 'deeprok-policy'"),
+    "version": ({"version": 2}, "its version is 2 and not 1"),
+    "activation": ({"activation": ["tanh"]}, "its activation is"),
+    "layers": ({"layers": []}, "it has no list of layers"),
+    "scale": ({"input_scale": [1.0, "a"]}, "its input_scale is not a list of numbers"),
+    "inputs": ({"input_scale": [1.0]}, "layer 0 does not have weights for 1 inputs"),
+    "bias": ({"layers": [{"weights": [[1.0] * 4] * 2, "bias": [0.0]}]}, "layer 0 does not"),
+    "nan": ({"layers": [{"weights": [[float("nan")] * 4] * 2, "bias": [0.0] * 2}]}, "layer 0 does not"),
+    "actions": ({"actions": ["left"]}, "an action for each of 2 outputs"),
+}
+
+
+@pytest.mark.parametrize(("changes", "said"), WRONG.values(), ids=WRONG)
+def test_damaged_policies(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    path = tmp_path / "policy.json"
+    layers = [{"weights": [[1.0] * 4] * 2, "bias": [0.0] * 2}]
+    right = {"format": "deeprok-policy", "version": 1, "activation": "tanh", "actions": ["left", "right"]}
+    policy = {**right, "input_scale": [1.0] * 4, "layers": layers}
+    path.write_text(json.dumps(policy))
+    assert json_q_values(read_policy(path), np.ones((1, 4))).tolist() == [[4.0, 4.0]]
+    path.write_text(json.dumps({**policy, **changes}))
+    with pytest.raises(DeeprokError, match=said) as error:
+        read_policy(path)
+    assert str(path) in str(error.value)
+
+
 def test_onnx_takes_any_batch(tmp_path: Path) -> None:
     network, theta = make()
     export_policy(network, theta, cartpole(), "onnx", tmp_path / "policy.onnx")
@@ -115,7 +154,7 @@ def weights(path: Path) -> np.ndarray:
 
 @pytest.mark.parametrize(("options", "expected"), [([], GOOD), (["--keep", "best"], GOOD), (["--keep", "last"], LEFT)])
 def test_keep(tmp_path: Path, options: list[str], expected: np.ndarray) -> None:
-    run = write_run(tmp_path / "run", "deep_rok")
+    run = write_run(tmp_path / "run")
     assert main(["export", str(run), "--format", "json", "--out", str(tmp_path / "policy.json"), *options]) == 0
     np.testing.assert_array_equal(weights(tmp_path / "policy.json").astype(np.float32), expected)
 

@@ -1,13 +1,14 @@
-"""Files that are whole or not there: atomic writes, and pytrees of arrays as safetensors."""
+"""Files that are whole or not there: atomic writes, and pytrees of arrays as safetensors with checksums."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import jax
 import numpy as np
@@ -18,6 +19,8 @@ from deeprok.config import FORMAT
 from deeprok.errors import DeeprokError
 
 T = TypeVar("T")
+
+_FORMAT_KEY = "format"  # in the metadata, beside the checksums of the arrays by name
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -33,7 +36,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         reason = "no space is left on the disk" if error.errno == errno.ENOSPC else error.strerror
-        kept = "; the version written before is kept" if path.is_file() else ""
+        kept = "; the version written before is kept" if os.path.isfile(path) else ""
         raise DeeprokError(f"can't write {path}: {reason}{kept}") from error
 
 
@@ -43,46 +46,67 @@ def _named(tree: Any) -> dict[str, Any]:
 
 
 def save(path: Path, parts: Mapping[str, Any]) -> None:
-    """Writes pytrees of arrays, each under a name of its own."""
+    """Writes pytrees of arrays, each under a name of its own, with a checksum of every array."""
     tensors = {
         f"{part}.{name}".removesuffix("."): np.asarray(leaf, order="C")
         for part, tree in parts.items()
         for name, leaf in _named(tree).items()
     }
-    write_atomically(path, safetensors.numpy.save(tensors, metadata={"format": str(FORMAT)}))
+    checksums = {name: _checksum(name, array) for name, array in tensors.items()}
+    metadata = {_FORMAT_KEY: str(FORMAT), **checksums}
+    write_atomically(path, safetensors.numpy.save(tensors, metadata=metadata))
 
 
-def load(path: Path, part: str, template: T) -> T:
+def load(path: Path, part: str, template: T, verify: Literal["file", "part"] = "file") -> T:
     """Reads one of the pytrees that `save` wrote.
 
     Args:
       path: the file.
       part: the name it was saved under.
       template: a pytree of arrays or shapes that the file must match.
+      verify: compare the checksums of the whole file, or of this part alone: for counters, which are read often
+        and lie in a file of many megabytes.
     """
-    treedef = jax.tree.structure(template)
-    leaves = []
+    expected = {f"{part}.{name}".removesuffix("."): leaf for name, leaf in _named(template).items()}
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
-            version = (file.metadata() or {}).get("format")
-            if version != str(FORMAT):
-                raise DeeprokError(f"{path} has format {version}; this version of deeprok reads format {FORMAT}")
-            stored = set(file.keys())
-            for name, expected in _named(template).items():
-                full = f"{part}.{name}".removesuffix(".")
-                if full not in stored:
-                    raise DeeprokError(
-                        f"{path} has no '{full}'; was it written with other settings or by another version?"
-                    )
-                array = file.get_tensor(full)
-                if array.shape != expected.shape or array.dtype != expected.dtype:
-                    raise DeeprokError(
-                        f"{path}: '{full}' is {array.dtype}{list(array.shape)} where the settings ask for "
-                        f"{expected.dtype}{list(expected.shape)}"
-                    )
-                leaves.append(array)
+            checksums = _read_checksums(path, file)
+            found = {name: file.get_tensor(name) for name in expected if name in checksums}
+            for name in checksums if verify == "file" else found:
+                array = found[name] if name in found else file.get_tensor(name)
+                if checksums[name] not in (None, _checksum(name, array)):
+                    raise DeeprokError(f"{path} is damaged: '{name}' is not what was written; train the run again")
     except FileNotFoundError as error:
         raise DeeprokError(f"{path.parent} has no {path.name}: the run had not reached its first checkpoint") from error
     except (safetensors.SafetensorError, OSError) as error:
         raise DeeprokError(f"{path} is damaged or cut short ({error}); train the run again") from error
-    return jax.tree.unflatten(treedef, leaves)
+    for name, leaf in expected.items():
+        if name not in found:
+            raise DeeprokError(f"{path} has no '{name}'; was it written with other settings or by another version?")
+        if (array := found[name]).shape != leaf.shape or array.dtype != leaf.dtype:
+            raise DeeprokError(
+                f"{path}: '{name}' is {array.dtype}{list(array.shape)} where the settings ask for "
+                f"{leaf.dtype}{list(leaf.shape)}"
+            )
+    return jax.tree.unflatten(jax.tree.structure(template), found.values())
+
+
+def _checksum(name: str, array: np.ndarray) -> str:
+    digest = hashlib.sha256(f"{name} {array.dtype} {array.shape}".encode())
+    digest.update(array.reshape(-1).view(np.uint8).data)  # without a copy
+    return digest.hexdigest()
+
+
+def _read_checksums(path: Path, file: Any) -> dict[str, str | None]:
+    """The checksum of each array in a file; None where the file is older than checksums are."""
+    metadata = file.metadata() or {}
+    version = metadata.pop(_FORMAT_KEY, None)
+    if version != str(FORMAT):
+        raise DeeprokError(f"{path} has format {version}, or is damaged; this version of deeprok reads format {FORMAT}")
+    names = file.keys()
+    if not metadata:
+        return dict.fromkeys(names)
+    # Compared as a whole, or a file that lost the name of one checksum would pass for an older one.
+    if set(metadata) != set(names):
+        raise DeeprokError(f"{path} is damaged: it has not a checksum for each array; train the run again")
+    return metadata

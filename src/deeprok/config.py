@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -20,10 +21,11 @@ import jax
 import numpy as np
 import tyro
 
-from deeprok.errors import DeeprokError, unknown
+from deeprok.errors import DeeprokError, shown, unknown
 from deeprok.estimators.gradient import OPTIMIZERS, Optimizer
 from deeprok.estimators.kalman import BATCHINGS, Batching, float32_risk
 from deeprok.networks import ACTIVATIONS, QNetwork
+from deeprok.reading import as_numbers, parse_json
 from deeprok.uncertainty.balls import SETS
 from deeprok.uncertainty.models import (
     DRAWS,
@@ -81,12 +83,13 @@ def read_variances(text: str, field: str) -> Variances:
         pass
     path = Path(text)
     try:
-        read: Any = np.load(path, allow_pickle=False) if path.suffix == ".npy" else json.loads(path.read_text())
-        values = np.asarray(read)
-        if values.dtype.kind not in "iuf":
-            raise TypeError(values.dtype)
+        with open(path, "rb") as file:
+            read: Any = np.lib.format.read_array(file) if path.suffix == ".npy" else json.load(file)
+        values = as_numbers(read)
+        if values is None:
+            raise TypeError(type(read))
         variances: Variances = _tuples(values.astype(float).tolist())
-    except (OSError, EOFError, ValueError, TypeError) as error:
+    except Exception as error:  # whatever Python and numpy say of a file that is missing or damaged
         missing = " (there is no such file)" if isinstance(error, FileNotFoundError) else ""
         raise DeeprokError(
             f"{field} is '{text}'{missing}; it must be a number, or a .json or .npy file with a vector or a matrix"
@@ -444,6 +447,12 @@ class Config:
         """The uncertain parameters' ranges."""
         return parse_box(self.box, world.nominal) if self.box else world.box
 
+    def count_models(self, world: World) -> int:
+        """The number of models in the set, without making it."""
+        if self.fixed_models:
+            return self.make_models(world).size
+        return self.models ** len(self.make_box(world)) if self.draw == "product" else self.models
+
     def make_models(self, world: World) -> ModelSet:
         """The set of models."""
         if self.fixed_models:
@@ -602,21 +611,19 @@ def make_config(algorithm: str, preset: str = "tuned", **changes: Any) -> Config
     return config
 
 
-def from_json(text: str, origin: str) -> Config:
+def from_json(text: str | bytes, origin: str) -> Config:
     """Reads `config.json`.
 
     Args:
       text: its contents.
       origin: its path, for messages.
     """
-    try:
-        fields = json.loads(text)
-        assert isinstance(fields, dict)
-    except (ValueError, AssertionError) as error:
-        raise DeeprokError(f"{origin} is not a JSON object; the run folder is damaged") from error
+    fields = parse_json(text)
+    if not isinstance(fields, dict):
+        raise DeeprokError(f"{origin} is not a JSON object; the run folder is damaged")
     version = fields.pop("format", None)
     if version != FORMAT:
-        raise DeeprokError(f"{origin} has format {version}; this version of deeprok reads format {FORMAT}")
+        raise DeeprokError(f"{origin} has format {shown(version)}; this version of deeprok reads format {FORMAT}")
     algorithm = str(fields.get("algorithm"))
     if algorithm not in ALGORITHMS:
         raise unknown(f"algorithm in {origin}", algorithm, ALGORITHMS)
@@ -637,8 +644,9 @@ def _build(kind: Any, fields: Any, origin: str) -> Any:
     return kind(**{name: _tuples(value) for name, value in fields.items()})
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
+def _tuples(value: Any, depth: int = 2) -> Any:
+    """Lists as tuples, down to those of a matrix's rows."""
+    return tuple(_tuples(v, depth - 1) for v in value) if isinstance(value, list) and depth else value
 
 
 def check(config: Config) -> None:
@@ -648,10 +656,11 @@ def check(config: Config) -> None:
         if not isinstance(fields[name], str) or fields[name] not in _CHOICES[name]:
             raise unknown(name, str(fields[name]), _CHOICES[name])
     for name, rule in _RULES.items():
-        if name in fields and not rule.allows(fields[name]):
-            raise DeeprokError(f"{name} is {_shown(fields[name])}; it must be {rule.words}")
+        if name in fields:
+            _check_rule(name, fields[name], rule, config.precision)
     if not isinstance(config.estimator, ESTIMATOR_KINDS[config.row.estimator]):
-        raise DeeprokError(f"estimator is {config.estimator}; {config.algorithm} takes a {config.row.estimator} one")
+        kind = type(config.estimator).__name__
+        raise DeeprokError(f"estimator is a {kind}; {config.algorithm} takes a {config.row.estimator} one")
     if config.chunk_steps % config.train_every:
         raise DeeprokError(
             f"chunk_steps is {config.chunk_steps}; it must be a multiple of train_every, which is {config.train_every}"
@@ -662,7 +671,7 @@ def check(config: Config) -> None:
     inputs = len(world.observation_scale)
     if config.input_scale and len(config.input_scale) != inputs:
         raise DeeprokError(
-            f"input_scale is {config.input_scale}; {config.world} has {inputs} observations, give as many"
+            f"input_scale is {shown(config.input_scale)}; {config.world} has {inputs} observations, give as many"
         )
     if config.confidence != "fixed":
         SETS[config.robust_set].check_level(config.level_start, "level_start")
@@ -676,11 +685,12 @@ def check(config: Config) -> None:
         _check_unread(config)
         _check_policy(config, settings, world)
     if isinstance(settings, KalmanConfig):
-        _check_kalman(settings, weights)
+        _check_kalman(settings, weights, config.precision)
     if isinstance(settings, BackpropConfig):
         _check_backprop(settings)
     if isinstance(settings, UnscentedConfig):
-        _check_variances("prior_covariance", settings.prior_covariance, weights, definite=True)
+        _check_variances("prior_covariance", settings.prior_covariance, weights, config.precision, definite=True)
+        _check_rule("process_noise", settings.process_noise, _NOT_NEGATIVE, config.precision)
     if config.online:
         for name, only in {**_ONLINE, "double": False}.items():
             if getattr(config, name) != only:
@@ -691,13 +701,26 @@ def check(config: Config) -> None:
     if not config.has_posterior:
         for name, plain in (("explore", "epsilon"), ("prior", "")):
             if getattr(config, name) != plain:
-                raise DeeprokError(f"{name} is '{getattr(config, name)}', but {config.algorithm} has no posterior")
+                raise DeeprokError(f"{name} is {shown(getattr(config, name))}, but {config.algorithm} has no posterior")
         if config.confidence == "spread":
             raise DeeprokError(f"confidence is 'spread', but {config.algorithm} has no posterior; use 'time' instead")
 
 
-def _shown(value: Any) -> str:
-    return repr(value) if isinstance(value, str) else str(value)
+def _check_rule(name: str, value: Any, rule: Rule, precision: Precision) -> None:
+    """Raises unless a rule allows a value, also as the run's arithmetic holds it: 1e39 is infinite in float32."""
+    if not rule.allows(value):
+        raise DeeprokError(f"{name} is {shown(value)}; it must be {rule.words}")
+    held = tuple(_held(x, precision) for x in value) if isinstance(value, tuple) else _held(value, precision)
+    if not rule.allows(held):
+        raise DeeprokError(f"{name} is {shown(value)}, in {precision} {shown(held)}; it must be {rule.words}")
+
+
+def _held(value: Any, precision: Precision) -> Any:
+    """A number as arithmetic of this precision holds it; whole numbers as they are, unless they are too large."""
+    if _whole(value):
+        return value if abs(value) <= float(np.finfo(precision).max) else math.inf
+    with np.errstate(over="ignore"):
+        return float(np.dtype(precision).type(value)) if isinstance(value, float) else value
 
 
 def _check_memory(config: Config, world: World) -> None:
@@ -705,28 +728,27 @@ def _check_memory(config: Config, world: World) -> None:
     if isinstance(config.estimator, PolicyConfig):
         _check_batch(config, config.estimator, world)
         return
-    models = config.make_models(world).size
+    models = config.count_models(world)
     observations = len(world.observation_scale)
     rows = min(config.replay_size, config.episodes * config.horizon)
     width = observations + 1 + (models if config.row.robust else 1) * (observations + 2)
-    network = config.make_network(world)
-    kept = config.snapshots * network.num_weights
-    numbers = rows * width + config.chunk_steps * models * len(config.make_box(world)) + kept
+    network, settings = config.make_network(world), config.estimator
     size = 8 if config.precision == "float64" else 4
-    if (gigabytes := size * numbers / 1e9) > 4:
-        raise DeeprokError(
-            f"{models} models, a replay of {rows} transitions and {config.snapshots} snapshots would take "
-            f"{gigabytes:.1f} GB a seed, more than the 4 allowed; lower models, replay_size or chunk_steps, or raise "
-            "snapshot_every"
-        )
-    settings = config.estimator
-    if (gigabytes := size * _numbers(settings, network) / 1e9) > 4:
+    if (gigabytes := size * _numbers(settings, network) / 10**9) > 4:
         what, instead = "the belief over", "use fewer hidden units"
         if isinstance(settings, KalmanConfig):
             what = f"the covariance {settings.covariance} of"
             instead = "use the covariance neuron, low_rank or diagonal, or fewer hidden units"
         raise DeeprokError(
             f"{what} {network.num_weights} weights would take {gigabytes:.1f} GB, more than the 4 allowed; {instead}"
+        )
+    kept = config.snapshots * network.num_weights
+    numbers = rows * width + config.chunk_steps * models * len(config.make_box(world)) + kept
+    if (gigabytes := size * numbers / 10**9) > 4:
+        raise DeeprokError(
+            f"{models} models, a replay of {rows} transitions and {config.snapshots} snapshots would take "
+            f"{gigabytes:.1f} GB a seed, more than the 4 allowed; lower models, replay_size or chunk_steps, or raise "
+            "snapshot_every"
         )
 
 
@@ -737,7 +759,7 @@ def _check_batch(config: Config, settings: PolicyConfig, world: World) -> None:
     a_step = 3 * observations + 3 * len(world.actions) + 2 * features + 4 * sum(config.hidden)
     numbers = settings.trajectories * config.horizon * a_step
     numbers += config.snapshots * config.make_network(world).num_weights
-    if (gigabytes := (8 if config.precision == "float64" else 4) * numbers / 1e9) > 4:
+    if (gigabytes := (8 if config.precision == "float64" else 4) * numbers / 10**9) > 4:
         raise DeeprokError(
             f"{settings.trajectories} trajectories of {config.horizon} steps and {config.snapshots} snapshots would "
             f"take {gigabytes:.1f} GB a seed, more than the 4 allowed; lower trajectories or horizon, or raise "
@@ -746,18 +768,21 @@ def _check_batch(config: Config, settings: PolicyConfig, world: World) -> None:
 
 
 def _numbers(settings: EstimatorConfig, network: QNetwork) -> int:
-    """How many numbers the belief is kept in, beside some for each weight."""
+    """How many numbers the belief is kept in, with some for each weight."""
     n = network.num_weights
+    some = 4 * n  # the weights, those of the target, and two moments of a gradient or as much
     if isinstance(settings, UnscentedConfig):
-        return 3 * n * n  # with the points of its transform
+        return some + 3 * n * n  # with the points of its transform
     if isinstance(settings, LangevinConfig):
-        return n * settings.members
-    if not isinstance(settings, KalmanConfig):
-        return 0
-    if settings.covariance in ("diagonal", "low_rank"):
-        return n * (1 + (settings.rank if settings.covariance == "low_rank" else 0))
-    blocks = {"full": (slice(0, n),), "layer": network.slices, "neuron": network.neurons}[settings.covariance]
-    return sum(len(range(*part.indices(n))) ** 2 for part in blocks)
+        return some + n * settings.members
+    if not isinstance(settings, KalmanConfig) or settings.covariance == "diagonal":
+        return some
+    if settings.covariance == "low_rank":
+        return some + n * settings.rank
+    if settings.covariance == "neuron":
+        return some + sum(units * (inputs + 1) ** 2 for inputs, units in itertools.pairwise(network.sizes))
+    layers = network.slices if settings.covariance == "layer" else (slice(0, n),)
+    return some + sum((layer.stop - layer.start) ** 2 for layer in layers)
 
 
 def _check_backprop(settings: BackpropConfig) -> None:
@@ -771,7 +796,7 @@ def _check_unread(config: Config) -> None:
     for field in dataclasses.fields(config):
         if field.name in NOT_FOR_POLICIES and (value := getattr(config, field.name)) != field.default:
             raise DeeprokError(
-                f"{field.name} is {_shown(value)}, but {config.algorithm} learns a policy from whole trajectories and "
+                f"{field.name} is {shown(value)}, but {config.algorithm} learns a policy from whole trajectories and "
                 f"has no {field.name}; leave it out"
             )
 
@@ -788,7 +813,7 @@ def _check_policy(config: Config, settings: PolicyConfig, world: World) -> None:
             f"trajectories is {settings.trajectories}; it must be a multiple of minibatches, "
             f"which is {settings.minibatches}"
         )
-    models = config.make_models(world).size
+    models = config.count_models(world)
     if config.acting == "member" and settings.trajectories % models:
         raise DeeprokError(
             f"trajectories is {settings.trajectories}; with acting member it must be a multiple of the number of "
@@ -798,14 +823,14 @@ def _check_policy(config: Config, settings: PolicyConfig, world: World) -> None:
         raise DeeprokError(f"weigh is 'models', but acting is '{config.acting}'; use acting 'member'")
     for name, value in (("target", settings.target), ("source_spread", settings.source_spread)):
         if value and config.acting != "sampled":
-            raise DeeprokError(f"{name} is {_shown(value)}, but acting is '{config.acting}'; use acting 'sampled'")
+            raise DeeprokError(f"{name} is {shown(value)}, but acting is '{config.acting}'; use acting 'sampled'")
     if settings.target:
         parse_values(settings.target, world.nominal, "target")
 
 
-def _check_kalman(settings: KalmanConfig, n: int) -> None:
-    _check_variances("prior_covariance", settings.prior_covariance, n, definite=True)
-    _check_variances("process_noise", settings.process_noise, n, definite=False)
+def _check_kalman(settings: KalmanConfig, n: int, precision: Precision) -> None:
+    _check_variances("prior_covariance", settings.prior_covariance, n, precision, definite=True)
+    _check_variances("process_noise", settings.process_noise, n, precision, definite=False)
     for name in ("prior_covariance", "process_noise"):
         if np.ndim(getattr(settings, name)) == 2 and settings.covariance in ("diagonal", "low_rank"):
             raise DeeprokError(
@@ -822,26 +847,28 @@ def _check_kalman(settings: KalmanConfig, n: int) -> None:
         raise DeeprokError("process_noise_end is given; then process_noise must be a positive number")
 
 
-def _check_variances(name: str, given: Variances, n: int, definite: bool) -> None:
+def _check_variances(name: str, given: Variances, n: int, precision: Precision, definite: bool) -> None:
     """Raises unless this is a covariance of n weights, positive (`definite`) or at least not negative."""
-    try:
-        P = np.asarray(given, float)
-    except (TypeError, ValueError) as error:
-        raise DeeprokError(f"{name} has rows of unequal length or entries that are no numbers") from error
-    if P.shape not in ((), (n,), (n, n)):
-        raise DeeprokError(
-            f"{name} has shape {P.shape}; for this network it must be a number, "
-            f"a vector of {n} or a matrix of {n} × {n}"
-        )
+    allowed = f"a number, a vector of {n} or a matrix of {n} × {n}"
+    numbers = as_numbers(given)
+    if numbers is None and isinstance(given, list | tuple):
+        raise DeeprokError(f"{name} has rows of unequal length or entries that are no numbers; it must be {allowed}")
+    if numbers is None:
+        raise DeeprokError(f"{name} is {shown(given)}; it must be {allowed}")
+    if numbers.shape not in ((), (n,), (n, n)):
+        raise DeeprokError(f"{name} has shape {shown(numbers.shape)}; for this network it must be {allowed}")
+    P = numbers.astype(float)
+    with np.errstate(over="ignore"):
+        held = P.astype(precision)  # by the run's arithmetic, in which 1e39 may be infinite
     if P.ndim < 2:
-        right = np.isfinite(P) & ((P > 0) if definite else (P >= 0))
-        allowed = "positive" if definite else "at least 0"
+        right = np.isfinite(held) & ((held > 0) if definite else (held >= 0))
         if not right.all():
-            which = f"is {given!r}; it" if P.ndim == 0 else f"has a variance of {P[~right][0]:g}; every variance"
-            raise DeeprokError(f"{name} {which} must be finite and {allowed}")
+            which = f"is {shown(given)}; it" if P.ndim == 0 else f"has a variance of {P[~right][0]:g}; every variance"
+            sign = "positive" if definite else "at least 0"
+            raise DeeprokError(f"{name} {which} must be finite and {sign} in {precision}")
         return
-    if not np.isfinite(P).all():
-        raise DeeprokError(f"{name} has an entry that is infinite or not a number")
+    if not np.isfinite(held).all():
+        raise DeeprokError(f"{name} has an entry that is infinite or not a number in {precision}")
     if not np.allclose(P, P.T, rtol=1e-6, atol=0):
         raise DeeprokError(f"{name} is not symmetric")
     least = np.linalg.eigvalsh(P).min()
@@ -884,11 +911,17 @@ def _whole(value: Any) -> bool:
 
 
 def _number(value: Any) -> bool:
-    return (_whole(value) or isinstance(value, float)) and math.isfinite(value)
+    return _whole(value) or (isinstance(value, float) and math.isfinite(value))
 
 
-_COUNT = Rule(lambda x: _whole(x) and x >= 1, "a whole number of at least 1")
-_NATURAL = Rule(lambda x: _whole(x) and x >= 0, "a whole number of at least 0")
+def _at_least(least: int) -> Rule:
+    """Counts, which arrays hold as int32."""
+    most = 2**31 - 1
+    return Rule(lambda x: _whole(x) and least <= x <= most, f"a whole number of at least {least} and at most {most}")
+
+
+_COUNT = _at_least(1)
+_NATURAL = _at_least(0)
 _FINITE = Rule(_number, "a finite number")
 _POSITIVE = Rule(lambda x: _number(x) and x > 0, "a positive number")
 _POSITIVE_OR_NONE = Rule(lambda x: x is None or (_number(x) and x > 0), "a positive number, or None")
@@ -911,7 +944,7 @@ _RULES: dict[str, Rule] = {
     "discount": _FRACTION,
     "double": _BOOLEAN,
     "hidden": Rule(
-        lambda x: isinstance(x, tuple) and len(x) > 0 and all(_whole(n) and n >= 1 for n in x),
+        lambda x: isinstance(x, tuple) and len(x) > 0 and all(map(_COUNT.allows, x)),
         "at least one hidden layer, each of at least 1 unit",
     ),
     "input_scale": Rule(
@@ -960,7 +993,7 @@ _RULES: dict[str, Rule] = {
     "members": _COUNT,
     "adaptive_noise": _NOT_NEGATIVE,
     "kappa": _NOT_NEGATIVE,
-    "trajectories": Rule(lambda x: _whole(x) and x >= 2, "a whole number of at least 2"),
+    "trajectories": _at_least(2),
     "clip": Rule(lambda x: _number(x) and 0 < x < 1, "above 0 and below 1"),
     "epochs": _COUNT,
     "minibatches": _COUNT,
@@ -974,6 +1007,6 @@ _RULES: dict[str, Rule] = {
     "target": _TEXT,
     "adapt_every": _COUNT,
     "target_trajectories": _COUNT,
-    "particles": Rule(lambda x: _whole(x) and x >= 10, "a whole number of at least 10"),
+    "particles": _at_least(10),
     "target_noise": _POSITIVE,
 }

@@ -12,12 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok.checkpoint import write_atomically
-from deeprok.errors import DeeprokError, unknown
+from deeprok.errors import DeeprokError, shown, unknown
 from deeprok.networks import QNetwork
+from deeprok.reading import has_shapes, parse_json, read_bytes
 from deeprok.worlds import Interval, World
 
 Format = Literal["json", "onnx"]
 FORMATS: tuple[str, ...] = get_args(Format)
+
+_FORMAT, _VERSION = "deeprok-policy", 1
 
 _CHECKED_STATES = 10_000
 
@@ -43,8 +46,8 @@ def to_json(network: QNetwork, theta: np.ndarray, world: World) -> bytes:
         for layer in network.layers(jnp.asarray(theta))
     ]
     policy = {
-        "format": "deeprok-policy",
-        "version": 1,
+        "format": _FORMAT,
+        "version": _VERSION,
         "world": world.name,
         **_actions(world),
         "input_scale": list(network.input_scale),
@@ -60,14 +63,56 @@ def _actions(world: World) -> dict[str, Any]:
     return {"actions": list(world.actions)}
 
 
+def read_policy(path: str | Path) -> dict[str, Any]:
+    """Reads an exported JSON policy, for `json_q_values`."""
+    return _checked_policy(parse_json(read_bytes(Path(path))), str(path))
+
+
 def json_q_values(policy: dict[str, Any], obs: np.ndarray) -> np.ndarray:
     """Outputs [E, A], for agents with values Q, of an exported JSON policy for observations [E, D], in numpy alone."""
-    x = obs * np.asarray(policy["input_scale"])
-    for i, layer in enumerate(policy["layers"]):
-        x = x @ np.asarray(layer["weights"]).T + np.asarray(layer["bias"])
-        if i + 1 < len(policy["layers"]):
-            x = _NUMPY[policy["activation"]](x)
+    policy = _checked_policy(policy, "the policy")
+    x, layers = np.asarray(obs), policy["layers"]
+    if x.ndim != 2 or x.shape[1] != len(policy["input_scale"]):
+        raise DeeprokError(f"obs has shape {x.shape}; the policy takes [E, {len(policy['input_scale'])}]")
+    x = x * np.asarray(policy["input_scale"])
+    with np.errstate(all="ignore"):  # 1 / (1 + exp(1000)) is 0, for example
+        for i, layer in enumerate(layers):
+            x = x @ np.asarray(layer["weights"]).T + np.asarray(layer["bias"])
+            if i + 1 < len(layers):
+                x = _NUMPY[policy["activation"]](x)
     return x
+
+
+def _checked_policy(policy: Any, origin: str) -> dict[str, Any]:
+    """The policy, if it is what `to_json` writes: layers that follow each other, from inputs to actions."""
+
+    def require(right: bool, what: str) -> None:
+        if not right:
+            raise DeeprokError(f"{origin} is no policy that deeprok exported: {what}; export it again")
+
+    require(isinstance(policy, dict), "it is not a JSON object")
+    for name, value in (("format", _FORMAT), ("version", _VERSION)):
+        require(policy.get(name) == value, f"its {name} is {shown(policy.get(name))} and not {shown(value)}")
+    activation, layers = policy.get("activation"), policy.get("layers")
+    require(isinstance(activation, str) and activation in _NUMPY, f"its activation is {shown(activation)}")
+    require(isinstance(layers, list) and len(layers) > 0, "it has no list of layers")
+    require(has_shapes(policy, {"input_scale": (None,)}), "its input_scale is not a list of numbers")
+    size = len(policy["input_scale"])
+    for i, layer in enumerate(layers):
+        require(
+            has_shapes(layer, {"weights": (None, size), "bias": (None,)})
+            and len(layer["weights"]) == len(layer["bias"]),
+            f"layer {i} does not have weights for {size} inputs and as many biases as outputs",
+        )
+        size = len(layer["bias"])
+    ends = policy.get("interval")
+    named = policy.get("actions") if ends is None else None
+    require(
+        has_shapes(ends, {"low": (size,), "high": (size,)}) or (isinstance(named, list) and len(named) == size),
+        f"it does not have an action for each of {size} outputs",
+    )
+    checked: dict[str, Any] = policy
+    return checked
 
 
 def to_onnx(network: QNetwork, theta: np.ndarray) -> bytes:

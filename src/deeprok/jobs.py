@@ -199,7 +199,7 @@ def _side_by_side(
         if interrupted.is_set():
             raise KeyboardInterrupt
     if problems:
-        raise DeeprokError("; ".join(problems))
+        raise DeeprokError(*problems)
 
 
 def _problem(worker: _Worker) -> list[str]:

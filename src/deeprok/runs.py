@@ -25,6 +25,7 @@ from deeprok import checkpoint
 from deeprok.config import Config, check, from_json
 from deeprok.errors import DeeprokError
 from deeprok.estimators.randomness import stream_after
+from deeprok.reading import as_numbers, parse_json, read_bytes
 from deeprok.training import Program, RunState, make_program
 from deeprok.types import record
 
@@ -195,9 +196,13 @@ def create_seeds(out: Path, config: Config, seeds: Sequence[int]) -> list[Path]:
 
 
 def _refuse_full(folder: Path) -> None:
-    if folder.is_file():
+    try:
+        is_file, is_full = folder.is_file(), folder.is_dir() and any(folder.iterdir())
+    except OSError as error:
+        raise DeeprokError(f"can't make the folder {folder}: {error.strerror}") from error
+    if is_file:
         raise DeeprokError(f"{folder} is a file; a run needs a new folder")
-    if folder.exists() and any(folder.iterdir()):
+    if is_full:
         raise DeeprokError(
             f"{folder} already exists and is not empty; go on with --resume {folder} or choose another --out"
         )
@@ -205,11 +210,14 @@ def _refuse_full(folder: Path) -> None:
 
 def find(folder: Path) -> list[Path]:
     """The run folders that a path stands for: itself, or the seeds in it."""
-    if not folder.exists():
-        raise DeeprokError(f"there is no run folder {folder}")
-    if (folder / CONFIG).exists():
-        return [folder]
-    seeds = [path.parent for path in folder.glob(f"seed-*/{CONFIG}")]
+    try:
+        if not folder.exists():
+            raise DeeprokError(f"there is no run folder {folder}")
+        if (folder / CONFIG).exists():
+            return [folder]
+        seeds = [path.parent for path in folder.glob(f"seed-*/{CONFIG}")]
+    except OSError as error:
+        raise DeeprokError(f"can't look into the folder {folder}: {error.strerror}") from error
     if not seeds:
         raise DeeprokError(f"{folder} is not a run folder: it holds neither {CONFIG} nor seed-*/{CONFIG}")
     return sorted(seeds, key=lambda path: (len(path.name), path.name))
@@ -218,10 +226,7 @@ def find(folder: Path) -> list[Path]:
 def read_config(folder: Path) -> Config:
     """The settings of a run."""
     path = folder / CONFIG
-    try:
-        return from_json(path.read_text(), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise DeeprokError(f"can't read {path}: {error}") from error
+    return from_json(read_bytes(path), str(path))
 
 
 def templates(program: Program) -> tuple[RunState, Best]:
@@ -257,31 +262,48 @@ def best_trial(folder: Path, program: Program) -> float:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The lines of `metrics.jsonl`; a line cut short by a crash is left out."""
+    """The lines of `metrics.jsonl`; a last line cut short by a crash is left out."""
     path = folder / METRICS
-    lines = []
-    for text in path.read_text().splitlines() if path.exists() else []:
-        try:
-            lines.append(json.loads(text))
-        except ValueError:
-            break
-    return lines
+    lines = [_read_line(text) for text in read_bytes(path).splitlines()] if path.exists() else []
+    if lines and lines[-1] is None:
+        lines.pop()
+    whole = [line for line in lines if line is not None]
+    if len(whole) < len(lines):
+        raise DeeprokError(
+            f"{path} is damaged: line {lines.index(None) + 1} is not what training writes; remove it, or the file"
+        )
+    return whole
+
+
+def _read_line(text: bytes) -> dict[str, Any] | None:
+    """A line of `metrics.jsonl`: numbers, and lists of numbers, by name; None if it is something else."""
+    line = parse_json(text)
+    if (
+        not isinstance(line, dict)
+        or not isinstance(line.get("steps"), int)
+        or not isinstance(line.get("episodes"), int)
+    ):
+        return None
+    ranks = {name: None if (numbers := as_numbers(value)) is None else numbers.ndim for name, value in line.items()}
+    is_right = ranks.get("returns") == 1 and ranks.get("trial_return", 0) == 0 and None not in ranks.values()
+    return line if is_right else None
 
 
 def trim_metrics(folder: Path, steps: int) -> None:
-    """Forgets what `metrics.jsonl` tells of later steps, and half a line that a crash left."""
+    """Forgets what `metrics.jsonl` tells of later steps, and all from the first damaged line on."""
     path = folder / METRICS
     if not path.exists():
         return
     kept = 0
-    for line in path.read_bytes().splitlines(keepends=True):
-        try:
-            if not line.endswith(b"\n") or json.loads(line)["steps"] > steps:
-                break
-        except ValueError:
+    for text in read_bytes(path).splitlines(keepends=True):
+        line = _read_line(text)
+        if line is None or not text.endswith(b"\n") or line["steps"] > steps:
             break
-        kept += len(line)
-    os.truncate(path, kept)
+        kept += len(text)
+    try:
+        os.truncate(path, kept)
+    except OSError as error:
+        raise DeeprokError(f"can't write {path}: {error.strerror}") from error
 
 
 def append_metrics(folder: Path, line: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deeprok.checkpoint import write_atomically
-from deeprok.errors import DeeprokError, unknown
+from deeprok.errors import DeeprokError, shown, unknown
 from deeprok.progress import work_bar
 from deeprok.report import figures
 from deeprok.tabular import RMDP, SETS, Solution, evaluate, read_csv, solve, write_csv
@@ -27,6 +28,7 @@ from deeprok.tabular.solve import Method, Objective, Rect, Setting, Support
 
 _SHOWN = 20  # states printed of a model that has more
 _FILE_DISCOUNT = 0.99
+_MOST_RADII = 10_000  # of a sweep
 
 Advance = Callable[[float], None]
 
@@ -136,12 +138,12 @@ def _radii(text: str | None) -> float | np.ndarray | None:
         if len(parts) == 1 and math.isfinite(float(text)):
             return float(text)
         low, high, count = float(parts[0]), float(parts[1]), int(parts[2])
-        if len(parts) > 3 or count < 2 or not -math.inf < low < high < math.inf:
+        if len(parts) > 3 or not 2 <= count <= _MOST_RADII or not -math.inf < low < high < math.inf:
             raise ValueError
     except (ValueError, IndexError):
         raise DeeprokError(
-            f"radius is '{text}'; it must be a finite number, or LOW:HIGH:COUNT with LOW below HIGH and a COUNT of at"
-            " least 2"
+            f"radius is {shown(text)}; it must be a finite number, or LOW:HIGH:COUNT with LOW below HIGH and a COUNT of"
+            f" at least 2 and at most {_MOST_RADII}"
         ) from None
     return np.linspace(low, high, count)
 
@@ -159,11 +161,11 @@ def _check(options: Solve, sweeping: bool) -> None:
     if options.plot and options.plot.suffix.lower() != ".png":
         raise DeeprokError(f"--plot is {options.plot}; it must be a .png file")
     for name, path in (("--worst-model", options.worst_model), ("--plot", options.plot)):
-        if path and not path.parent.is_dir():
+        if path and not os.path.isdir(path.parent):
             raise DeeprokError(f"{name} is {path}, but there is no folder {path.parent}")
-        if path and path.is_dir():
+        if path and os.path.isdir(path):
             raise DeeprokError(f"{name} is {path}, which is a folder")
-        if path and path.exists() and Path(options.model).exists() and path.samefile(options.model):
+        if path and os.path.exists(path) and os.path.exists(options.model) and path.samefile(options.model):
             raise DeeprokError(f"{name} is {path}, the model itself; give another file")
 
 
@@ -172,7 +174,7 @@ def _load(text: str) -> Instance:
     if text.partition(":")[0] in PROBLEMS:
         return parse(text)
     path = Path(text)
-    if not path.exists() and not path.suffix and "/" not in text:
+    if not os.path.exists(path) and not path.suffix and "/" not in text:
         return parse(text)  # which says that it is unknown
     model = read_csv(path)
     return Instance(path.stem, model, Labels(range(model.states), range(model.actions)), _FILE_DISCOUNT)

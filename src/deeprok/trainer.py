@@ -156,7 +156,7 @@ def _train_group(
             if interrupted.is_set():
                 raise KeyboardInterrupt
     if broken:
-        raise DeeprokError("; ".join(broken.values()))
+        raise DeeprokError(*broken.values())
 
 
 def _read_member(
@@ -370,4 +370,5 @@ def progress_of(folder: Path) -> tuple[int, int]:
     if not path.exists():
         return 0, 0
     counters: Any = jax.ShapeDtypeStruct((), np.dtype("int32"))
-    return int(checkpoint.load(path, "run.steps", counters)), int(checkpoint.load(path, "run.episodes", counters))
+    steps, episodes = (checkpoint.load(path, f"run.{name}", counters, verify="part") for name in ("steps", "episodes"))
+    return int(steps), int(episodes)

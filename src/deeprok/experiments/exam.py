@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from deeprok.evaluation import PAPER_GRID, PolicyOf, cell_player, grid_cells
+from deeprok.reading import read_numbers
 from deeprok.uncertainty.models import parse_grid, parse_values
-from deeprok.worlds import World, with_model
+from deeprok.worlds import World, cartpole, with_model
 from deeprok.worlds.disturbances import with_delay, with_parameter_noise, with_sensor_noise
 
 #: Figures (a) to (c): pole length at the nominal cart mass.
@@ -131,3 +133,30 @@ def make_examiner(world: World, policy_of: PolicyOf, exam: Exam) -> Callable[...
 def _standard_error(cells: np.ndarray) -> float:
     """Of the mean over all episodes [cells, episodes] of one policy; cells are strata."""
     return float(np.sqrt(cells.var(axis=1).sum() / cells.shape[1]) / len(cells))
+
+
+def read_scores(path: Path, exam: Exam, snapshots: int = 0, **more: tuple[int, ...]) -> Scores:
+    """Reads what an exam gave.
+
+    Args:
+      path: the JSON file it was written to.
+      exam: what was asked.
+      snapshots: how many weights along the run were asked too, for its curve.
+      more: shapes of other numbers that the file holds beside them.
+    """
+    world = cartpole()
+    grid = tuple(len(values) for values in parse_grid(PAPER_GRID, world.nominal).values())
+    lengths = len(parse_grid(LENGTHS, world.nominal)["pole_length"])
+    means = ("success", "success_error", "return", "return_error", "nominal_success", "nominal_return")
+    shapes: dict[str, Any] = {
+        **dict.fromkeys(means, ()),
+        **dict.fromkeys(("cell_success", "cell_return"), grid),
+        **more,
+    }
+    if exam.lengths:
+        shapes |= dict.fromkeys(("length_return", "length_deviation"), (lengths,))
+    if exam.beyond:
+        shapes["beyond"] = {name: {"success": (), "return": ()} for name in CONDITIONS}
+    if exam.curve and snapshots:
+        shapes["curve"] = dict.fromkeys(("episodes", "return", "success"), (snapshots,))
+    return read_numbers(path, shapes)

@@ -5,7 +5,6 @@ Like the paper's experiment it adds up: whatever is finished stays in the folder
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,14 @@ import numpy as np
 from rich.console import Console
 
 from deeprok import calibration, runs
-from deeprok.evaluation import PAPER_GRID, cautious_policy, cell_player, grid_cells, network_policy
+from deeprok.evaluation import cautious_policy, cell_player, grid_cells, network_policy
 from deeprok.experiments import plan, studies
-from deeprok.experiments.exam import CONDITIONS, EPSILON
+from deeprok.experiments.exam import CONDITIONS, EPSILON, Condition
 from deeprok.experiments.plan import Study
 from deeprok.experiments.results import Summary, summarise
 from deeprok.experiments.studies import Done, Run
 from deeprok.progress import work_bar
+from deeprok.reading import read_numbers
 from deeprok.report import figures, kalman_page
 from deeprok.training import make_program
 from deeprok.uncertainty.models import parse_grid, parse_models
@@ -32,6 +32,7 @@ from deeprok.worlds.ferry import exact_robust_q
 KAPPAS = (-1.0, 0.0, 1.0, 3.0)
 _CAUTIOUS_SEEDS = 3
 _CAUTIOUS = 60.0
+_CAUTIOUS_WORLDS = {"grid": Condition("the grid"), **{name: CONDITIONS[name] for name in ("outside", "sensor_noise")}}
 
 
 @studies.in_its_folder
@@ -166,7 +167,7 @@ def _cautious(out: Path, episodes: int, done: Done) -> dict[str, Any]:
                 belief = runs.load_belief(folder, program, "last")
                 studies.write_json(path, _play_cautiously(program, belief, kappa, each))
                 done(f"cautious: κ {kappa:g}", _CAUTIOUS / len(folders))
-            for name, value in json.loads(path.read_text()).items():
+            for name, value in read_numbers(path, dict.fromkeys(_CAUTIOUS_WORLDS, ())).items():
                 scores.setdefault(name, []).append(value)
         found[f"{kappa:g}"] = {name: float(np.mean(values)) for name, values in scores.items()}
     return found
@@ -174,14 +175,8 @@ def _cautious(out: Path, episodes: int, done: Done) -> dict[str, Any]:
 
 def _play_cautiously(program: Any, belief: Any, kappa: float, episodes: int) -> dict[str, float]:
     scores = {}
-    for name, grid, world in [
-        ("grid", PAPER_GRID, program.world),
-        *(
-            (name, c.grid, c.change(program.world))
-            for name, c in CONDITIONS.items()
-            if name in ("outside", "sensor_noise")
-        ),
-    ]:
+    for name, condition in _CAUTIOUS_WORLDS.items():
+        grid, world = condition.grid, condition.change(program.world)
         play = cell_player(world, cautious_policy(program.values, kappa), episodes)
         returns = play(belief, grid_cells(world, parse_grid(grid, world.nominal)), EPSILON)[:-1]
         scores[name] = float((returns > world.success_return).mean())

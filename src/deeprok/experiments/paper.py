@@ -6,7 +6,6 @@ and figures. Whatever is finished stays in the folder, run by run, so that a lat
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -20,7 +19,7 @@ from rich.console import Console
 from deeprok import checkpoint, jobs
 from deeprok.errors import DeeprokError
 from deeprok.experiments import plan, sb3, studies
-from deeprok.experiments.exam import CONDITIONS, EPSILON, LENGTHS, Exam, Scores
+from deeprok.experiments.exam import CONDITIONS, EPSILON, LENGTHS, Exam, Scores, read_scores
 from deeprok.experiments.plan import Study
 from deeprok.experiments.results import Summary, improvement, needed, summarise
 from deeprok.experiments.statistics import estimate, ratio_of_iqms
@@ -124,7 +123,7 @@ def _stable_baselines(
             theta = checkpoint.load(path, "theta", template)
             studies.write_json(scores, studies.examiner(network, "mean", exam)(np.asarray(theta)[None]))
         done("stable-baselines3: examining", studies.EXAM)
-        found[name][seed] = json.loads(scores.read_text())
+        found[name][seed] = read_scores(scores, exam)
     return found
 
 
@@ -142,7 +141,7 @@ def _collect(
         tables[study.name] = {}
         for row in study.rows:
             its = [run for run in prepared[study.name] if run.row is row]
-            scores = {run.seed: json.loads(run.scores.read_text()) for run in its if run.scores.exists()}
+            scores = {run.seed: run.read_scores() for run in its if run.scores.exists()}
             if not scores:
                 raise DeeprokError(f"no seed of {row.name} in the study {study.name} could be trained to the end")
             tables[study.name][row.name] = {

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import inspect
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -23,7 +24,7 @@ from deeprok import checkpoint, jobs, runs
 from deeprok.checkpoint import write_atomically
 from deeprok.errors import DeeprokError
 from deeprok.evaluation import PAPER_GRID, draw_members, network_policy
-from deeprok.experiments.exam import EPSILON, Exam, Scores, Snapshots, make_examiner
+from deeprok.experiments.exam import EPSILON, Exam, Scores, Snapshots, make_examiner, read_scores
 from deeprok.experiments.plan import Row, Study
 from deeprok.experiments.references import Controller, make_linear_policy, search_linear
 from deeprok.experiments.results import Summary, summarise
@@ -64,6 +65,10 @@ class Run(NamedTuple):
         """The file of its scores."""
         return self.folder / f"scores-{self.row.policy}-{'-'.join(map(str, self.exam))}.json"
 
+    def read_scores(self) -> Scores:
+        """What its exam gave."""
+        return read_scores(self.scores, self.exam, self.row.config(self.seed).snapshots)
+
     @property
     def finished(self) -> bool:
         """Whether it has been trained to the end."""
@@ -88,7 +93,7 @@ def in_its_folder(study: Callable[P, R]) -> Callable[P, R]:
                 raise DeeprokError(f"{name} is {asked[name]}; it must be at least 1")
         jobs.check_count(asked["processes"])
         out = Path(asked["out"])
-        if asked["resume"] and not out.is_dir():
+        if asked["resume"] and not os.path.isdir(out):
             raise DeeprokError(f"there is nothing to go on with in {out}; leave out --resume to begin")
         try:
             out.mkdir(parents=True, exist_ok=True)
@@ -145,7 +150,7 @@ def train(study: str, prepared: Iterable[Run], processes: int | None, done: Done
             jobs.resume(missing, processes, report, lambda _: console.print("stopping after this chunk …"))
         except DeeprokError as error:
             # A run that broke down is a result too: it is told, and counted in the tables.
-            console.print(f"[yellow]{error}[/yellow]", soft_wrap=True, highlight=False)
+            console.print(str(error), style="yellow", markup=False, soft_wrap=True, highlight=False)
 
 
 def examine(study: str, prepared: Iterable[Run], processes: int | None, done: Done) -> None:
@@ -201,7 +206,7 @@ def table(study: Study, prepared: Sequence[Run], ceiling: Scores) -> dict[str, S
     table: dict[str, Summary] = {}
     for row in study.rows:
         its = [run for run in prepared if run.row is row]
-        scores = {run.seed: json.loads(run.scores.read_text()) for run in its if run.scores.exists()}
+        scores = {run.seed: run.read_scores() for run in its if run.scores.exists()}
         if not scores:
             raise DeeprokError(f"no seed of {row.name} in the study {study.name} could be trained to the end")
         table[row.name] = {
@@ -242,7 +247,7 @@ def references(out: Path, exam: Exam, done: Done) -> dict[str, Scores]:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, {**examine(controller, epsilon=epsilon), "gain": gain.tolist()})
         done(f"reference: {name}", REFERENCE)
-        found[name] = json.loads(path.read_text())
+        found[name] = read_scores(path, exam, gain=nothing.shape)
     return found
 
 

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deeprok.errors import DeeprokError
+from deeprok.errors import DeeprokError, shown
 from deeprok.types import Model
 from deeprok.worlds.base import check_quantity
 
@@ -26,6 +26,8 @@ Draw = Literal["pairs", "product"]
 DRAWS: tuple[str, ...] = get_args(Draw)
 
 Box = Mapping[str, tuple[float, float]]
+
+_MOST_MODELS = 1_000_000  # of a grid, which is held in memory
 
 
 class ModelSet(NamedTuple):
@@ -109,7 +111,11 @@ def parse_box(text: str, params: Any, origin: str = "box") -> dict[str, tuple[fl
 
 def parse_grid(text: str, params: Any, origin: str = "grid") -> dict[str, np.ndarray]:
     """Reads `name=low:high:count,…` or `name=value`, each name a quantity of `params`."""
-    return {name: _axis(name, numbers, origin) for name, numbers in _items(text, params, origin, counted=True)}
+    items = _items(text, params, origin, counted=True)
+    models = math.prod(max(1.0, numbers[2]) if len(numbers) == 3 else 1.0 for _, numbers in items)
+    if models > _MOST_MODELS:
+        raise DeeprokError(f"{origin} has {models:g} models; at most {_MOST_MODELS:,} are allowed, give fewer points")
+    return {name: _axis(name, numbers, origin) for name, numbers in items}
 
 
 def parse_models(text: str, params: Any, origin: str = "fixed_models") -> dict[str, np.ndarray]:
@@ -158,4 +164,4 @@ def _axis(name: str, numbers: list[float], origin: str) -> np.ndarray:
 
 
 def _unreadable(origin: str, item: str, form: str) -> DeeprokError:
-    return DeeprokError(f"{origin}: '{item}' can't be read; the form is {form}, items separated by commas")
+    return DeeprokError(f"{origin}: {shown(item)} can't be read; the form is {form}, items separated by commas")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from deeprok.errors import DeeprokError, unknown
 from deeprok.types import Model, Outcome
@@ -95,6 +96,8 @@ def check_quantity(params: Any, name: str, value: float, origin: str) -> None:
     if name not in fields:
         raise unknown(f"parameter in {origin}", name, fields)
     positive = fields[name].metadata["positive"]
-    if not (0 < value < float("inf") if positive else abs(value) < float("inf")):
+    with np.errstate(over="ignore"):
+        held = np.float32(value)  # in which 1e39 is infinite
+    if not (0 < held < np.inf if positive else abs(held) < np.inf):
         allowed = "must be positive and finite" if positive else "must be finite"
         raise DeeprokError(f"{origin} gives {name} the value {value:g}, which {allowed}")
