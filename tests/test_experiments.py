@@ -60,15 +60,15 @@ def reproduce(out: Path, seeds: int) -> tuple[dict[str, Any], str]:
 
 
 class Reproduced:
-    """Two seeds, then three in the same folder."""
+    """One seed, then two in the same folder, which needs the same programs again."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
-        self.first, self.text = reproduce(out, seeds=2)
+        self.first, self.text = reproduce(out, seeds=1)
         self.trained = {path: path.stat().st_mtime_ns for path in out.rglob(runs.CHECKPOINT)}
         self.scored = {path: path.stat().st_mtime_ns for path in out.rglob("scores-*.json")}
-        (out / "tuned" / "dqn" / "seed-1" / next(iter(self.scored)).name).unlink()  # as if it had been cut off there
-        self.second, _ = reproduce(out, seeds=3)
+        (out / "tuned" / "dqn" / "seed-0" / next(iter(self.scored)).name).unlink()  # as if it had been cut off there
+        self.second, _ = reproduce(out, seeds=2)
 
 
 @pytest.fixture(scope="module")
@@ -100,22 +100,22 @@ def test_results_have_every_field(reproduced: Reproduced) -> None:
         assert row["success_ci"][0] <= row["iqm_success"] <= row["success_ci"][1]
         assert row["return_ci"][0] <= row["iqm_return"] <= row["return_ci"][1]
         assert set(row["beyond"]) == set(SOME)
-    assert {row["seeds"] for row in saved["agents"].values()} == {3}
+    assert {row["seeds"] for row in saved["agents"].values()} == {2}
     assert saved["agents"]["dqn"]["settings"] == small("dqn").digest()
     assert saved["references"]["lqr"]["mean_regret"] == saved["references"]["lqr"]["max_regret"] == 0
-    assert saved["agents"]["dqn"]["per_seed_episodes_to_95"] == [None] * 3
+    assert saved["agents"]["dqn"]["per_seed_episodes_to_95"] == [None] * 2
     assert saved["agents"]["dqn"]["curve"]["episodes"] == [2, 4]
 
 
 def test_seeds_add_up_and_nothing_is_done_twice(reproduced: Reproduced) -> None:
-    assert len(reproduced.trained) == len(reproduced.scored) == 12
+    assert len(reproduced.trained) == len(reproduced.scored) == 6
     assert {path: path.stat().st_mtime_ns for path in reproduced.trained} == reproduced.trained
     changed = [path for path, then in reproduced.scored.items() if path.stat().st_mtime_ns != then]
     assert [path.parent.parent.name for path in changed] == ["dqn"]
     for name in plan.PAPER_AGENTS:
         before, after = (found["agents"][name]["per_seed"] for found in (reproduced.first, reproduced.second))
-        assert after["seed"] == [0, 1, 2]
-        assert after["return"][:2] == before["return"]
+        assert after["seed"] == [0, 1]
+        assert after["return"][:1] == before["return"]
 
 
 def test_scores_are_those_of_the_runs(reproduced: Reproduced) -> None:
@@ -135,7 +135,7 @@ def test_table_page_and_figures(reproduced: Reproduced) -> None:
         assert any(name in line and f"{row['iqm_return']:.1f}" in line for line in reproduced.text.splitlines())
     report = reproduced.out / "report"
     written = (report / "results.md").read_text()
-    assert "deeprok reproduce --seeds 3\n" in written
+    assert "deeprok reproduce --seeds 2\n" in written
     for figure in ("returns-tuned", "success-tuned", "learning-tuned", "square"):
         assert f"(results/{figure}.png)" in written
         assert (report / "results" / f"{figure}.png").read_bytes().startswith(b"\x89PNG")
@@ -370,14 +370,14 @@ def test_exam_asks_what_it_says() -> None:
     controller = references.Controller(gain=jnp.array([0.0217, 0.0464, 1.0, 0.1881]), designed=jnp.asarray(False))
     stacked = jax.tree.map(lambda leaf: jnp.stack([jnp.zeros_like(leaf), leaf]), controller)
     both = [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(2)]
-    examine = make_examiner(WORLD, references.make_linear_policy(WORLD), Exam(grid=20, lengths=20, beyond=10, curve=10))
+    examine = make_examiner(WORLD, references.make_linear_policy(WORLD), Exam(*[10] * 4))
     found = examine(controller, Snapshots([20, 40], both))
     assert 0.9 < found["success"] < 1
     assert found["success"] == pytest.approx(np.mean(found["cell_success"]))
     assert found["return"] == pytest.approx(np.mean(found["cell_return"]))
     assert 0 < found["success_error"] < 0.02
     assert found["nominal_return"] == 200
-    assert np.min(found["length_return"]) > 190
+    assert np.min(found["length_return"]) > 170
     assert len(found["length_deviation"]) == 13
     start, end = found["curve"]["return"]
     assert start < 70 < 180 < end

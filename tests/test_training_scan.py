@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from comparisons import assert_equal_to_rounding, bits
 
 from deeprok import replay
 from deeprok.config import ALGORITHMS, Config, make_config
@@ -31,19 +32,8 @@ def settings(algorithm: str, preset: str = "paper", **changes: Any) -> Config:
     return make_config(algorithm, preset, **{**SMALL, **own, **changes})
 
 
-def bits(tree: Any) -> list[bytes]:
-    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
-
-
 def seed_of(tree: Any, seed: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[seed], tree)
-
-
-def assert_equal_to_rounding(found: Any, expected: Any) -> None:
-    """Two programs may round differently, which some tens of updates leave small."""
-    for (path, x), y in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(expected), strict=True):
-        largest = np.abs(y).max(initial=0.0)
-        np.testing.assert_allclose(x, y, rtol=0, atol=1e-4 * largest, err_msg=jax.tree_util.keystr(path))
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -279,7 +269,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "kalman": dict(observation_noise=0.1, process_noise=1e-5),
     "backprop": dict(learning_rate=5e-3, observation_noise=0.01),
     "langevin": dict(learning_rate=1e-3, observation_noise=0.01, thinning=20),
-    "unscented": dict(observation_noise=0.01, prior_covariance=0.3, batch_size=1, replay_size=1),
+    "unscented": dict(observation_noise=0.01, prior_covariance=0.3, batch_size=1, replay_size=1, hidden=(4,)),
 }
 
 
