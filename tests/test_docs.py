@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import deeprok
+from deeprok import jobs
 from deeprok.cli import COMMANDS
 from deeprok.config import ALGORITHMS, Config, make_config
 from deeprok.experiments import paper, plan
@@ -81,6 +82,7 @@ def test_readme_example_runs(
     def quick_evaluate(folder: str, **options: Any) -> deeprok.Evaluation:
         return real_evaluate(folder, **{**options, "episodes": 3})
 
+    monkeypatch.setattr(jobs, "count_cores", lambda: 1)  # worker processes would compile all of it again
     monkeypatch.setattr(deeprok, "make_config", quick_config)
     monkeypatch.setattr(deeprok, "evaluate", quick_evaluate)
     exec(code[1], {})

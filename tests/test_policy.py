@@ -12,6 +12,7 @@ import numpy as np
 import onnx.reference
 import pytest
 import safetensors.numpy
+from comparisons import assert_equal_to_rounding, bits
 
 from deeprok import runs
 from deeprok.config import PolicyConfig, make_config
@@ -27,10 +28,6 @@ from deeprok.worlds.base import quantity
 SMALL: dict[str, Any] = dict(
     hidden=(4,), episodes=16, horizon=15, trajectories=6, minibatches=2, epochs=2, level_iterations=2, snapshot_every=3
 )
-
-
-def bits(tree: Any) -> list[bytes]:
-    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
 
 
 # How much each trajectory counts.
@@ -87,21 +84,21 @@ def test_neutral_sets_are_the_plain_policy_gradient(train) -> None:
             "robust_pg", **SMALL, trajectory_set="kl", trajectory_level=0.0, adversary=0.0
         ),
     }
-    for name, config in same.items():
+    for config in same.values():
         run = train(config, seeds=(0, 1), chunks=3)
-        assert bits(run.last) == bits(plain.last), name
-        assert bits(run.logs) == bits(plain.logs), name
+        assert_equal_to_rounding(run.last, plain.last)
+        assert_equal_to_rounding(run.logs, plain.logs)
     # Until its time EPOpt is the plain one, then no longer.
     epopt = train(make_config("epopt", **SMALL), seeds=(0, 1), chunks=3)
-    assert bits(epopt.history[1]) == bits(plain.history[1])
-    assert bits(epopt.history[2]) != bits(plain.history[2])
+    assert_equal_to_rounding(epopt.history[1], plain.history[1])
+    assert np.abs(epopt.theta - plain.theta).max() > 1e-3 * np.abs(plain.theta).max()  # ten tolerances
     assert np.mean(plain.theta[0] == plain.theta[1]) < 0.1
 
 
 def test_a_seed_among_others_is_the_seed_alone_and_ends(train) -> None:
     config = make_config("pg", **SMALL)
     together, alone = train(config, seeds=(0, 1), chunks=3), train(config, seeds=(1,), chunks=4)
-    assert bits(jax.tree.map(lambda leaf: leaf[1:], together.last)) == bits(alone.history[2])
+    assert_equal_to_rounding(jax.tree.map(lambda leaf: leaf[1:], together.last), alone.history[2])
     assert [int(state.episodes[0]) for state in alone.history] == [6, 12, 18, 18]
     assert [log.ended.sum() for log in alone.logs] == [6, 6, 6, 0]
     assert [bool(log.learned[0, 0]) for log in alone.logs] == [True, True, True, False]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from comparisons import assert_equal_to_rounding
 
 from deeprok import runs
 from deeprok.agents import make_agent, make_estimator
@@ -31,20 +33,28 @@ def settings(**changes: Any) -> Config:
     return make_config("deep_rok", **{**SMALL, **changes})
 
 
-def correlated(config: Config) -> tuple[Any, Any]:
-    """An agent and its state with a belief that has seen something."""
+@functools.cache
+def belief_of(config: Config) -> Any:
+    """A belief that has seen something."""
     agent = make_agent(config, config.make_world())
-    state = agent.init(jax.random.key(0), 3)
     rng = np.random.default_rng(0)
 
     def h(theta: jax.Array, x: tuple[jax.Array, jax.Array]) -> jax.Array:
         return agent.network.apply(theta, x[0])[x[1]]
 
-    belief = state.belief
+    update = jax.jit(lambda belief, xs, ys: agent.estimator.update(belief, h, xs, ys)[0])
+    belief = agent.init(jax.random.key(0), 3).belief
     for _ in range(5):
-        xs = (jnp.asarray(rng.normal(size=(5, 4)), belief.theta.dtype), jnp.asarray(rng.integers(2, size=5)))
-        belief, _ = agent.estimator.update(belief, h, xs, jnp.asarray(rng.normal(size=5), belief.theta.dtype))
-    return agent, dataclasses.replace(state, belief=belief)
+        xs = np.asarray(rng.normal(size=(5, 4)), belief.theta.dtype), rng.integers(2, size=5)
+        belief = update(belief, xs, np.asarray(rng.normal(size=5), belief.theta.dtype))
+    return belief
+
+
+def correlated(config: Config) -> tuple[Any, Any]:
+    """An agent and its state with such a belief, which does not hang on how the agent explores."""
+    agent = make_agent(config, config.make_world())
+    belief = belief_of(dataclasses.replace(config, explore="epsilon", explore_scale=1.0))
+    return agent, dataclasses.replace(agent.init(jax.random.key(0), 3), belief=belief)
 
 
 def deviations(agent: Any, belief: Any, obs: jax.Array) -> np.ndarray:
@@ -61,39 +71,41 @@ def deviations(agent: Any, belief: Any, obs: jax.Array) -> np.ndarray:
 @pytest.mark.parametrize("covariance", ["full", "layer", "neuron", "diagonal", "low_rank"])
 def test_values_have_the_posteriors_deviation(x64, covariance: str) -> None:
     agent, state = correlated(settings(covariance=covariance, precision="float64"))
-    mean, deviation = agent.values(state.belief, OBS)
+    mean, deviation = jax.jit(agent.values)(state.belief, OBS)
     np.testing.assert_allclose(mean, agent.network.apply(state.belief.theta, OBS), rtol=1e-12)
     np.testing.assert_allclose(deviation, deviations(agent, state.belief, OBS), rtol=1e-6)
 
 
 def test_upper_bound_acts_on_what_it_knows_least(x64) -> None:
-    agent, state = correlated(settings(explore="ucb", explore_scale=1e3))
-    draw = agent.draw(jax.random.key(1))
+    agent, state = correlated(settings(precision="float64", explore="ucb", explore_scale=1e3))
+    act, draw = jax.jit(agent.act), agent.draw(jax.random.key(1))
     for obs in OBS:
         expected = np.argmax(deviations(agent, state.belief, obs[None])[0])
-        assert agent.act(state, draw, obs, jnp.int32(0)) == expected
-    timid, state = correlated(settings(explore="ucb", explore_scale=0.0))
+        assert act(state, draw, obs, jnp.int32(0)) == expected
+    timid, state = correlated(settings(precision="float64", explore="ucb", explore_scale=0.0))
+    unmoved = jax.jit(timid.act)
     for obs in OBS:
-        assert timid.act(state, draw, obs, jnp.int32(0)) == timid.greedy(state.belief.theta, obs)
+        assert unmoved(state, draw, obs, jnp.int32(0)) == timid.greedy(state.belief.theta, obs)
 
 
 def test_thompson_acts_on_one_draw_an_episode() -> None:
     agent, state = correlated(settings(explore="thompson"))
     draw = agent.draw(jax.random.key(1))
-    kept = agent.renew(state, draw, jnp.array(False))
+    renew = jax.jit(agent.renew)
+    kept = renew(state, draw, jnp.array(False))
     np.testing.assert_array_equal(kept.drawn, state.drawn)
-    fresh = agent.renew(state, draw, jnp.array(True))
-    sample = agent.estimator.posterior.sample(state.belief, jax.random.wrap_key_data(draw.weights))
+    fresh = renew(state, draw, jnp.array(True))
+    sample = jax.jit(agent.estimator.posterior.sample)(state.belief, jax.random.wrap_key_data(draw.weights))
     np.testing.assert_allclose(fresh.drawn, sample, rtol=1e-5, atol=1e-6)
     assert agent.act(fresh, draw, OBS[0], jnp.int32(0)) == agent.greedy(fresh.drawn, OBS[0])
-    other = agent.renew(state, agent.draw(jax.random.key(2)), jnp.array(True))
+    other = renew(state, agent.draw(jax.random.key(2)), jnp.array(True))
     assert not np.any(other.drawn == fresh.drawn)
 
 
 def test_scale_of_a_draw() -> None:
     (wide, state), (narrow, _) = (correlated(settings(explore="thompson", explore_scale=s)) for s in (1.0, 0.1))
     draw = wide.draw(jax.random.key(1))
-    steps = [agent.renew(state, draw, jnp.array(True)).drawn - state.belief.theta for agent in (wide, narrow)]
+    steps = [jax.jit(agent.renew)(state, draw, jnp.array(True)).drawn - state.belief.theta for agent in (wide, narrow)]
     np.testing.assert_allclose(steps[1], 0.1 * steps[0], rtol=1e-3, atol=1e-6)
 
 
@@ -127,12 +139,15 @@ def test_caution(trained: Path) -> None:
     program = make_program(runs.read_config(trained))
     belief = runs.load_belief(trained, program, "last")
     obs = jax.random.normal(jax.random.key(0), (50, 4))
-    mean, deviation = (np.asarray(part) for part in program.values(belief, obs))
-    for kappa in (0.0, 0.7, -2.0):
-        act = cautious_policy(program.values, kappa)(belief, program.world.nominal)
-        np.testing.assert_array_equal(act(obs), np.argmax(mean - kappa * deviation, axis=1))
-    afraid = cautious_policy(program.values, 1e6)(belief, program.world.nominal)
-    np.testing.assert_array_equal(afraid(obs), np.argmin(deviation, axis=1))
+    mean, deviation = (np.asarray(part) for part in jax.jit(program.values)(belief, obs))
+
+    def act(kappa: float) -> np.ndarray:
+        policy = cautious_policy(program.values, kappa)
+        return jax.jit(lambda belief: policy(belief, program.world.nominal)(obs))(belief)
+
+    for kappa in (0.7, -2.0):
+        np.testing.assert_array_equal(act(kappa), np.argmax(mean - kappa * deviation, axis=1))
+    np.testing.assert_array_equal(act(1e6), np.argmin(deviation, axis=1))
 
 
 def test_no_caution_is_the_mean_policy(trained: Path) -> None:
@@ -183,13 +198,15 @@ def test_bad_priors(
 
 def test_prior_by_seed(trained: Path, tmp_path: Path) -> None:
     seeds = tmp_path / "seeds"
-    for seed in (0, 1):
-        runs.create(seeds / f"seed-{seed}", settings(seed=seed, episodes=2 + seed))
-        train_together([seeds / f"seed-{seed}"])
+    folders = [seeds / f"seed-{seed}" for seed in (0, 1)]
+    for seed, folder in enumerate(folders):
+        runs.create(folder, settings(seed=seed, episodes=2))
+    train_together(folders)
     program = make_program(settings())
     for seed in (0, 1):
         runs.create(tmp_path / f"from-{seed}", settings(seed=seed, prior=str(seeds)))
-        given = runs.load_belief(seeds / f"seed-{seed}", program, "last")
+        given = runs.load_belief(folders[seed], program, "last")
+        assert given.updates > 0
         np.testing.assert_array_equal(runs.load_prior(tmp_path / f"from-{seed}", program).theta, given.theta)
     with pytest.raises(DeeprokError, match="which has no seed-5"):
         runs.create(tmp_path / "from-5", settings(seed=5, prior=str(seeds)))
@@ -211,13 +228,12 @@ def prize(run: Any, program: Any) -> float:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        (dict(robust_level=1.0), 1.0),  # the mean of 1.5 and 0.5
         (dict(robust_level=0.5), 0.5),  # the worst half
-        (dict(robust_level=0.5, confidence="time", level_steps=10**9), 1.0),  # not yet
+        (dict(robust_level=0.5, confidence="time", level_steps=10**9), 1.0),  # not yet: the mean of 1.5 and 0.5
         (dict(robust_level=0.5, confidence="time", level_steps=100), 0.5),  # long since
         (dict(robust_level=0.5, confidence="spread"), 0.5),  # sure by now
     ],
-    ids=["mean", "worst", "time to come", "time gone by", "spread"],
+    ids=["worst", "time to come", "time gone by", "spread"],
 )
 def test_level_follows_confidence(train, build, probes, changes: dict[str, Any], expected: float) -> None:
     config = make_config("deep_rok", **FORK, **changes)
@@ -231,7 +247,7 @@ def test_level_follows_confidence(train, build, probes, changes: dict[str, Any],
 def test_a_level_that_does_not_change_changes_nothing(train, probes) -> None:
     fixed = make_config("deep_rok", **FORK, robust_level=0.5)
     same = dataclasses.replace(fixed, confidence="time", level_start=0.5, level_steps=50)
-    np.testing.assert_array_equal(train(same, chunks=1).theta, train(fixed, chunks=1).theta)
+    assert_equal_to_rounding(train(same, chunks=1).theta, train(fixed, chunks=1).theta)
 
 
 def test_noises_of_the_settings_are_schedules(x64) -> None:
@@ -241,23 +257,23 @@ def test_noises_of_the_settings_are_schedules(x64) -> None:
     )  # fmt: skip
     estimator = make_estimator(config, config.make_network(config.make_world()))
     belief = estimator.init(jnp.zeros(3))
+    update = jax.jit(lambda belief: estimator.update(belief, lambda theta, x: theta @ x, jnp.ones((1, 3)), jnp.ones(1)))
     P = 0.004 * np.eye(3)
     # R = B·Pₙ of each update, and Pᵥ: in equal factors, then at the end.
     for R, noise in ((0.8, 1e-2), (0.4, 1e-3), (0.2, 1e-4), (0.2, 1e-4)):
-        belief, _ = estimator.update(belief, lambda theta, x: theta @ x, jnp.ones((1, 3)), jnp.ones(1))
+        belief, _ = update(belief)
         P = P + noise * np.eye(3)
         q = np.ones(3)
         P = P - np.outer(P @ q, q @ P) / (q @ P @ q + R)
         np.testing.assert_allclose(estimator.posterior.covariance(belief), P, rtol=1e-6)
 
 
-def test_precision_is_that_of_the_whole_run(tmp_path: Path) -> None:
-    for precision in ("float32", "float64"):
-        folder = tmp_path / precision
-        runs.create(folder, settings(precision=precision, episodes=2))
-        train_together([folder])
+def test_precision_is_that_of_the_whole_run(trained: Path, tmp_path: Path) -> None:
+    runs.create(tmp_path / "double", settings(precision="float64", episodes=2))
+    train_together([tmp_path / "double"])
+    for folder, precision in ((trained, "float32"), (tmp_path / "double", "float64")):
         config = runs.read_config(folder)
         with config.arithmetic():
             belief = runs.load_belief(folder, make_program(config), "last")
         assert {str(leaf.dtype) for leaf in jax.tree.leaves(belief)} == {precision, "int32"}
-        assert evaluate(folder, "pole_length=0.5", episodes=2, keep="last").episodes == 2
+    assert evaluate(tmp_path / "double", "pole_length=0.5", episodes=2, keep="last").episodes == 2

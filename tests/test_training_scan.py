@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from comparisons import assert_equal_to_rounding, bits
 
 from deeprok import replay
 from deeprok.config import ALGORITHMS, Config, make_config
@@ -15,7 +16,7 @@ from deeprok.config import ALGORITHMS, Config, make_config
 # A noise at which these short runs are calm, so that comparisons speak of the code and not of chaos.
 QUIET: dict[str, Any] = dict(observation_noise=1.0, process_noise=1e-4)
 SMALL: dict[str, Any] = dict(
-    hidden=(4,), episodes=30, horizon=30, chunk_steps=300, warm_up=20, target_period=50, batch_size=5, epsilon_steps=200
+    hidden=(4,), episodes=30, horizon=30, chunk_steps=60, warm_up=20, target_period=25, batch_size=5, epsilon_steps=200
 )
 ONE = "pole_length=0.5,cart_mass=1.5"  # the nominal model
 
@@ -25,14 +26,10 @@ def settings(algorithm: str, preset: str = "paper", **changes: Any) -> Config:
     if algorithm in ("ekf_dqn", "deep_rok"):
         own = QUIET
     if algorithm in ("psgld_dqn", "psgld_rtd"):
-        own = dict(burn_in=100, thinning=10, members=5)
+        own = dict(burn_in=20, thinning=5, members=5)
     if algorithm in ("ktd_q", "ktd_rtd"):
         own = dict(batch_size=1, prior_covariance=0.1, observation_noise=1.0)
     return make_config(algorithm, preset, **{**SMALL, **own, **changes})
-
-
-def bits(tree: Any) -> list[bytes]:
-    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
 
 
 def seed_of(tree: Any, seed: int) -> Any:
@@ -43,74 +40,80 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "the nominal model": dict(acting="nominal", fixed_models=ONE, robust_set="minimum"),
     "a drawn model": dict(acting="member", models=1, robust_set="cvar", robust_level=0.3),
 }
-PAIRS = [
-    *[(robust, plain, what) for what in SETTINGS for robust, plain in (("rtd_dqn", "dqn"), ("deep_rok", "ekf_dqn"))],
-    ("bbb_rtd", "bbb_dqn", "a drawn model"),
-    ("psgld_rtd", "psgld_dqn", "a drawn model"),
-]
+#: Robust agents with one model, one of each estimator.
+ONE_MODEL: dict[str, dict[str, Any]] = {
+    "gradient": dict(algorithm="rtd_dqn", **SETTINGS["the nominal model"]),
+    "full": dict(algorithm="deep_rok", explore="thompson", **SETTINGS["a drawn model"]),
+    "diagonal": dict(algorithm="deep_rok", covariance="diagonal", explore="thompson", **SETTINGS["the nominal model"]),
+    "backprop": dict(algorithm="bbb_rtd", explore="thompson", weight_prior="mixture", **SETTINGS["the nominal model"]),
+    "langevin": dict(algorithm="psgld_rtd", explore="thompson", **SETTINGS["a drawn model"]),
+}
+PLAIN = {"gradient": "dqn", "full": "ekf_dqn", "backprop": "bbb_dqn", "langevin": "psgld_dqn"}
 
 
-@pytest.mark.parametrize(("robust", "plain", "what"), PAIRS)
-def test_robust_with_one_model_is_the_plain_agent(train, robust: str, plain: str, what: str) -> None:
-    runs = [train(settings(algorithm, **SETTINGS[what]), seeds=(0, 1), chunks=2) for algorithm in (robust, plain)]
-    assert bits(runs[0].last.agent.belief) == bits(runs[1].last.agent.belief)
-    assert bits(runs[0].last.agent.memory) == bits(runs[1].last.agent.memory)
-    assert runs[0].last.steps.min() > 400
-    assert runs[0].last.episodes.min() > 5
+@pytest.mark.parametrize("estimator", PLAIN)
+def test_robust_with_one_model_is_the_plain_agent(train, build, estimator: str) -> None:
+    config = settings(**ONE_MODEL[estimator])
+    robust = train(config, seeds=(0, 1))
+    plain = train(settings(**{**ONE_MODEL[estimator], "algorithm": PLAIN[estimator]}), seeds=(0, 1))
+    assert_equal_to_rounding(robust.last.agent.belief, plain.last.agent.belief)
+    assert_equal_to_rounding(robust.last.agent.memory, plain.last.agent.memory)
+    assert robust.last.steps.min() == config.chunk_steps
+    assert robust.last.episodes.min() >= 2
+    start = build(config).start(np.arange(2))
+    assert np.abs(robust.last.agent.target - start.agent.target).max() > 0.01
 
 
 def test_robust_ktd_with_one_model_is_ktd(train, build) -> None:
     """One observes 0 and the other a reward, so that they agree to rounding alone."""
     configs = [settings(algorithm, **SETTINGS["the nominal model"]) for algorithm in ("ktd_rtd", "ktd_q")]
-    robust, plain = (train(config) for config in configs)
+    robust, plain = (train(config, chunks=3) for config in configs)
     np.testing.assert_allclose(robust.theta, plain.theta, rtol=1e-3, atol=1e-4)
-    start = build(configs[0]).start(jnp.zeros(1, int))
+    start = build(configs[0]).start(np.zeros(1, int))
     assert np.abs(robust.theta - start.agent.target).max() > 0.1
     assert robust.last.agent.memory.shape[1] == 1
 
 
 def test_identical_models_are_one_model(train) -> None:
-    one = train(settings("deep_rok", **SETTINGS["the nominal model"]), seeds=(0, 1))
-    threefold = dict(acting="nominal", fixed_models=";".join([ONE] * 3), robust_set="cvar", robust_level=0.5)
-    many = train(settings("deep_rok", **threefold), seeds=(0, 1))
-    np.testing.assert_allclose(many.theta, one.theta, rtol=1e-3, atol=1e-4)
+    one = train(settings(**ONE_MODEL["gradient"]), seeds=(0, 1))
+    threefold = dict(fixed_models=";".join([ONE] * 3), robust_set="cvar", robust_level=0.5)
+    many = train(settings(**{**ONE_MODEL["gradient"], **threefold}), seeds=(0, 1))
+    assert_equal_to_rounding(many.last.agent.belief, one.last.agent.belief)
     assert many.last.agent.memory.shape[2] == 4 + 1 + 3 * 6
 
 
 def assert_seeds_differ(run) -> None:
     assert np.mean(run.theta[0] == run.theta[1]) < 0.1
-    assert not np.array_equal(run.logs[0].ended[0], run.logs[0].ended[1])
+    assert not np.array_equal(run.last.agent.memory[0], run.last.agent.memory[1])
 
 
-def test_a_seed_repeats(train) -> None:
-    config = settings("deep_rok", **SETTINGS["the nominal model"])
+@pytest.mark.parametrize("estimator", ["gradient", "full"])  # in step, one by one
+def test_a_seed_repeats(train, estimator: str) -> None:
+    config = settings(**ONE_MODEL[estimator])
     first, again = (train(config, seeds=(0, 1), chunks=2) for _ in range(2))
     assert bits(first.last) == bits(again.last)
     assert bits(first.logs) == bits(again.logs)
     assert_seeds_differ(first)
 
 
-AMONG_OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "gradient": ("rtd_dqn", {}),
-    "diagonal": ("deep_rok", dict(covariance="diagonal", explore="thompson")),
-    "full": ("deep_rok", dict(explore="thompson")),
-    "backprop": ("bbb_rtd", dict(explore="thompson", weight_prior="mixture")),
-    "langevin": ("psgld_rtd", dict(explore="thompson")),
-}
+@pytest.mark.parametrize("changes", ONE_MODEL.values(), ids=ONE_MODEL)
+def test_a_seed_does_not_depend_on_its_company(train, changes: dict[str, Any]) -> None:
+    config = settings(**changes)
+    here, there = train(config, seeds=(0, 1)), train(config, seeds=(1, 2))
+    assert_equal_to_rounding(seed_of(there.last, 0), seed_of(here.last, 1))
+    assert_seeds_differ(here)
 
 
-@pytest.mark.parametrize(("algorithm", "changes"), AMONG_OTHERS.values(), ids=AMONG_OTHERS)
-def test_a_seed_among_others_is_the_seed_alone(train, algorithm: str, changes: dict[str, Any]) -> None:
-    config = settings(algorithm, **SETTINGS["the nominal model"], **changes)
-    together = train(config, seeds=(0, 1), chunks=2)
-    alone = train(config, seeds=(1,), chunks=2)
-    assert bits(seed_of(together.last, 1)) == bits(seed_of(alone.last, 0))
-    assert_seeds_differ(together)
+@pytest.mark.parametrize("estimator", ["gradient", "full"])  # in step, one by one
+def test_a_seed_among_others_is_the_seed_alone(train, estimator: str) -> None:
+    config = settings(**ONE_MODEL[estimator])
+    together, alone = train(config, seeds=(0, 1)), train(config, seeds=(1,))
+    assert_equal_to_rounding(seed_of(alone.last, 0), seed_of(together.last, 1))
 
 
 def test_the_log_tells_what_happened(train) -> None:
     config = settings("dqn", **SETTINGS["the nominal model"])
-    run = train(config, seeds=(0, 1), chunks=2)
+    run = train(config, seeds=(0, 1), chunks=5)
     ended, earned = (np.concatenate([getattr(log, name)[0, :, 0] for log in run.logs]) for name in ("ended", "earned"))
     steps = jax.tree.map(np.asarray, replay.unpack(jnp.asarray(run.last.agent.memory[0]), 4))
     taken = int(run.last.steps[0])
@@ -130,8 +133,7 @@ def test_the_log_tells_what_happened(train) -> None:
 
 STANDING = {
     "dqn, every third step": dict(algorithm="dqn", train_every=3),
-    "averaged": dict(algorithm="deep_rok", batching="averaged"),
-    "joint": dict(algorithm="deep_rok", batching="joint"),
+    "deep_rok": dict(algorithm="deep_rok"),
 }
 
 
@@ -188,7 +190,9 @@ def test_step_by_step(train, build, train_every: int, copies: list[int]) -> None
             found.append(steps)
         models, later = (state.episode.models["cart_mass"][0] for state in (before, after))
         assert np.array_equal(models, later) == (before.episodes[0] == after.episodes[0])
-        members.add(int(np.flatnonzero(models == before.episode.acting["cart_mass"][0])[0]))
+        away = np.abs(models - before.episode.acting["cart_mass"][0])
+        assert away.min() < 1e-5
+        members.add(int(np.argmin(away)))
     assert found == copies  # at a period's end, or at the first update after it
     assert run.last.episodes[0] >= 26 // config.horizon
     assert len(members) > 1
@@ -217,8 +221,9 @@ def inside_loops(hlo: str) -> Iterator[str]:
 def test_neither_replay_nor_covariance_is_copied(build, batching: str) -> None:
     config = settings("deep_rok", batching=batching, models=2, hidden=(3,), chunk_steps=10, episodes=31, seed=0)
     built = build(config)
-    states = built.start(jnp.arange(1))
-    compiled = built.program.chunk.lower(states, 0).compile().as_text()
+    states = jax.eval_shape(built.start, np.arange(1))
+    # With the passes that users have, not with those of the tests.
+    compiled = built.program.chunk.lower(states, 0).compile({"xla_cpu_use_fusion_emitters": True}).as_text()
     lines = list(inside_loops(compiled))
     (P,) = states.agent.belief.P.groups
     for array in (states.agent.memory, P):
@@ -253,11 +258,9 @@ FORKS = {
     "rtd_dqn cvar": ("rtd_dqn", dict(robust_set="cvar", robust_level=0.5), TAIL),
     "ekf_dqn joint": ("ekf_dqn", dict(batching="joint"), NOMINAL),
     "deep_rok": ("deep_rok", {}, WORST),
-    "bbb_dqn": ("bbb_dqn", {}, NOMINAL),
+    # Of the others the plain one is the robust one with one model, by the identities above.
     "bbb_rtd": ("bbb_rtd", dict(weight_prior="mixture"), WORST),
-    "psgld_dqn": ("psgld_dqn", {}, NOMINAL),
     "psgld_rtd": ("psgld_rtd", dict(decay=0.5, decay_updates=2000.0), WORST),
-    "ktd_q": ("ktd_q", {}, NOMINAL),
     "ktd_rtd": ("ktd_rtd", {}, WORST),
 }
 #: What estimators need to learn a probe world in some thousand updates.
@@ -266,7 +269,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "kalman": dict(observation_noise=0.1, process_noise=1e-5),
     "backprop": dict(learning_rate=5e-3, observation_noise=0.01),
     "langevin": dict(learning_rate=1e-3, observation_noise=0.01, thinning=20),
-    "unscented": dict(observation_noise=0.01, prior_covariance=0.3, batch_size=1, replay_size=1),
+    "unscented": dict(observation_noise=0.01, prior_covariance=0.3, batch_size=1, replay_size=1, hidden=(4,)),
 }
 
 
@@ -353,6 +356,7 @@ def test_snapshots_that_are_due_together_are_all_taken(train) -> None:
 
 
 def test_no_snapshots(train) -> None:
-    with_none = train(settings("dqn", snapshot_every=0), chunks=2).last
-    assert with_none.snapshots.shape[1] == 0
-    assert bits(with_none.agent) == bits(train(settings("dqn"), chunks=2).last.agent)
+    changes = SETTINGS["the nominal model"]
+    none = train(settings("dqn", snapshot_every=0, **changes), seeds=(0, 1)).last
+    assert none.snapshots.shape[1] == 0
+    assert_equal_to_rounding(none.agent, train(settings("dqn", **changes), seeds=(0, 1)).last.agent)
