@@ -681,6 +681,8 @@ def check(config: Config) -> None:
         _check_backprop(settings)
     if isinstance(settings, UnscentedConfig):
         _check_variances("prior_covariance", settings.prior_covariance, weights, definite=True)
+        if not _NOT_NEGATIVE.allows(settings.process_noise):
+            raise DeeprokError(f"process_noise is {_shown(settings.process_noise)}; it must be {_NOT_NEGATIVE.words}")
     if config.online:
         for name, only in {**_ONLINE, "double": False}.items():
             if getattr(config, name) != only:
