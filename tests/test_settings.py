@@ -17,7 +17,7 @@ import dataclasses
 import functools
 import gc
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -90,7 +90,7 @@ CHANGES: dict[str, Change] = {
     "acting": Change("nominal"),
     "robust_set": Change("kl"),
     "robust_level": Change(0.6),
-    "confidence": Change("fixed"),
+    "confidence": Change("time", dict(confidence="fixed")),
     "level_start": Change(0.8),
     "level_steps": Change(20),
     "discount": Change(0.5),
@@ -173,7 +173,6 @@ OWN_CHANGES: dict[str, dict[str, Change]] = {
     },
     "policy": {
         "world": Change("pendulum", dict(input_scale=())),
-        "confidence": Change("time"),
         "inner": Change("natural"),
         "trajectories": Change(8),
         "learning_rate": Change(0.2),
@@ -399,31 +398,29 @@ def folder(config: Config, program: Program) -> Any:
         return lines, (run / runs.CHECKPOINT).read_bytes()
 
 
-#: What is compared, what costs least first.
-PARTS: tuple[Callable[[Config, Program], Any], ...] = (stored, agent, chunk, trial, folder)
+Part = Callable[[Config, Program], Any]
 
-#: Settings of what a run begins with, which show in its start alone.
-FIRST = {"prior_covariance", "initial_deviation", "source_spread"}
+#: The part of a run that a setting must show in, where that is not the stored shapes, the agent or a chunk.
+SHOWS: dict[str, Part] = {
+    **dict.fromkeys(("integrator", "failing_reward", "nominal", "chunk_steps"), chunk),
+    **dict.fromkeys(("box", "models", "draw", "fixed_models", "acting"), chunk),
+    **dict.fromkeys(("prior_covariance", "initial_deviation", "source_spread"), start),
+    **dict.fromkeys(("trial_models", "trial_epsilon"), trial),
+    **dict.fromkeys(("seed", "prior", "trial_every"), folder),
+}
 
 
 @functools.cache
-def part_of_base(part: Callable[[Config, Program], Any], config: Config) -> Any:
+def part_of_base(part: Part, config: Config) -> Any:
     with config.arithmetic():
         return part(config, make_program(config))
 
 
-def differs(base: Config, name: str, value: Any) -> str | None:
-    """The first part of a run in which another value of a setting shows."""
-    other = changed(base, name, value)
-    assert other != base, f"{name} is {value!r} already"
+def differ(base: Config, other: Config, parts: Iterable[Part]) -> bool:
+    """Whether other settings show in one of the parts of a run."""
     with other.arithmetic():
         program = make_program(other)
-    for part in (start,) if name in FIRST else PARTS:
-        expected = part_of_base(part, base)
-        with other.arithmetic():
-            if part(other, program) != expected:
-                return part.__name__
-    return None
+        return any(part(other, program) != part_of_base(part, base) for part in parts)
 
 
 # --- the tests -------------------------------------------------------------------------------------------
@@ -457,6 +454,7 @@ def test_tables_name_every_setting_and_no_other() -> None:
     for kind, record in ESTIMATOR_KINDS.items():
         own = {f.name for f in dataclasses.fields(record)}
         assert own <= set(OWN_CHANGES[kind]) <= own | shared
+    assert set(SHOWS) <= shared.union(*OWN_CHANGES.values())
     for entry in UNREAD + REFUSED:
         for algorithm in entry.algorithms:
             assert entry.settings <= set(settings_of(algorithm)), entry.why
@@ -464,15 +462,29 @@ def test_tables_name_every_setting_and_no_other() -> None:
 
 @every_algorithm
 def test_every_setting_changes_what_is_computed(algorithm: str, earlier_run: None) -> None:
-    unread, refused = exempt(UNREAD, algorithm), exempt(REFUSED, algorithm)
-    ineffective = set()
+    ineffective = []
     for name in settings_of(algorithm):
-        if name in refused:
+        if name in exempt(UNREAD + REFUSED, algorithm):
             continue
         change = change_of(algorithm, name)
-        if differs(base_of(algorithm, change), name, change.value) is None:
-            ineffective.add(name)
-    assert ineffective == unread
+        base = base_of(algorithm, change)
+        other = changed(base, name, change.value)
+        assert other != base, f"{name} is {change.value!r} already"
+        if not differ(base, other, [SHOWS[name]] if name in SHOWS else [stored, agent, chunk]):
+            ineffective.append(name)
+    assert ineffective == []
+
+
+@every_algorithm
+def test_what_is_listed_as_unread_changes_nothing(algorithm: str) -> None:
+    """All at once, into values with which they would matter elsewhere."""
+    changes = {name: change_of(algorithm, name) for name in sorted(exempt(UNREAD, algorithm))}
+    where = {name: value for change in changes.values() for name, value in change.where.items()}
+    base = other = base_of(algorithm, Change(None, where))
+    for name, change in changes.items():
+        before, other = other, changed(other, name, change.value)
+        assert other != before, f"{name} is {change.value!r} already"
+    assert not differ(base, other, [stored, start, chunk, trial, folder]), f"one of {', '.join(changes)} is read"
 
 
 @every_algorithm
