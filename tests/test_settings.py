@@ -27,6 +27,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 from jax.extend.linear_util import WrappedFun
 from jax.interpreters import partial_eval
 
@@ -395,7 +396,8 @@ def folder(config: Config, program: Program) -> Any:
         runs.create(run, config)
         trainer.train_together([run])
         lines = [{k: v for k, v in line.items() if k != "seconds"} for line in runs.read_metrics(run)]
-        return lines, (run / runs.CHECKPOINT).read_bytes()
+        arrays = safetensors.numpy.load_file(run / runs.CHECKPOINT)
+        return lines, {name: plain(array) for name, array in arrays.items()}
 
 
 Part = Callable[[Config, Program], Any]
