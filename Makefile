@@ -28,7 +28,7 @@ test: .venv/.test.stamp ## Run every test but the slow ones.
 
 test-slow: .venv/.test.stamp ## Run the slow tests: learning at full size.
 	@echo '==> Running the slow tests'
-	@XLA_FLAGS= $(BIN)/python -m pytest -v -m slow $(ARGS)
+	@XLA_FLAGS="--xla_backend_optimization_level=3 $$XLA_FLAGS" $(BIN)/python -m pytest -v -m slow $(ARGS)
 
 lint: .venv/.lint.stamp ## Check style, format and types.
 	@echo '==> ruff check'

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 # Programs of the tests run for a moment; compiled with the least effort they are ready in a quarter of the time.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+if "--xla_backend_optimization_level" not in (given := os.environ.get("XLA_FLAGS", "")):
+    os.environ["XLA_FLAGS"] = f"--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false {given}"
 # Workers and the processes that tests start share what one of them has compiled, for as long as the tests run.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="deeprok-tests-")

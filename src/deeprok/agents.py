@@ -24,6 +24,7 @@ from deeprok.config import (
 from deeprok.estimators import (
     Estimator,
     Fit,
+    Health,
     Observation,
     bayes_by_backprop,
     block,
@@ -183,7 +184,7 @@ def _make_langevin(config: Config, settings: LangevinConfig) -> Estimator:
 
 
 def _make_unscented(settings: UnscentedConfig) -> Estimator:
-    """The filter of KTD as an estimator of one observation at a time."""
+    """The filter of KTD as an estimator; it takes the observations of a mini-batch one after another."""
     unscented = partial(
         ktd,
         discount=0.0,  # which the observation function has already
@@ -196,8 +197,17 @@ def _make_unscented(settings: UnscentedConfig) -> Estimator:
 
     def update(belief: Any, h: Observation, xs: Any, ys: jax.Array, active: jax.Array | bool = True) -> tuple[Any, Fit]:
         observed = Difference(lambda theta, x, _: h(theta, x[0]), lambda x: x[1], on_policy=False)
-        one = jax.tree.map(lambda leaf: leaf[0], (xs, ys))
-        return unscented(observed).update(belief, one, active)
+        learn = unscented(observed).update
+        belief, fits = jax.lax.scan(lambda belief, one: learn(belief, one, active), belief, (xs, ys))
+        assert fits.health
+        health = Health(
+            variance=jnp.min(fits.health.variance),
+            consistency=jnp.mean(fits.health.consistency),
+            gain=jnp.mean(fits.health.gain),
+            capped=jnp.max(fits.health.capped),
+            floored=jnp.sum(fits.health.floored),
+        )
+        return belief, Fit(jnp.mean(fits.loss), health)
 
     plain = unscented(Difference(lambda theta, x, _: x, lambda x: x, on_policy=False))
     return Estimator(plain.init, update, plain.mean, plain.posterior)
@@ -322,9 +332,10 @@ def make_agent(config: Config, world: World) -> Agent:
         learning = active & (t >= config.warm_up)
         observe = differences if config.online else regression
         belief, fit = estimator.update(state.belief, *observe(state, batch, level(state, t)), learning)
-        copy = active & ((t + 1) % config.target_period < config.train_every)
-        target = jnp.where(copy, estimator.mean(belief), state.target)
-        gains = state.gains
+        target, gains = state.target, state.gains
+        if not config.online:  # which needs no target network
+            copy = active & ((t + 1) % config.target_period < config.train_every)
+            target = jnp.where(copy, estimator.mean(belief), target)
         if config.confidence == "spread":
             assert fit.health
             now = jnp.where(gains[0] > 0, gains[1] + _GAIN_RATE * (fit.health.gain - gains[1]), fit.health.gain)

@@ -261,9 +261,10 @@ def make_policy_program(config: Config) -> Program:
         drawn = draw_models(state, models_key)
         played = play(state.belief, {name: jnp.tile(v, count // models) for name, v in drawn.items()}, play_key)
         returns = returns_to_go(played.reward, config.discount)[0]
-        alike = jnp.full(count, 1.0 / count, returns.dtype)
-        weight = alike if settings.neutral else trajectory_weights(settings, returns, models)
-        weight = jnp.where(iteration < settings.level_iterations, alike, weight)
+        weight = jnp.full(count, 1.0 / count, returns.dtype)
+        if not settings.neutral:
+            uneven = trajectory_weights(settings, returns, models)
+            weight = jnp.where(iteration < settings.level_iterations, weight, uneven)
         improved, loss = improve(state, played, weight, step_key)
         if searched:
             mean = returns.reshape(-1, models).mean(axis=0)[models - searched :]

@@ -1,0 +1,505 @@
+"""Every setting of every algorithm reaches what is computed.
+
+Each setting is changed from a value to another, one at a time, in a tiny run in which it matters (`BASES`, or what
+`CHANGES` adds to them), and something of the run must become different: the shapes that it stores, the traced
+programs of a chunk and of a trial, or what a short training with a stand-in for the program leaves in its folder.
+What does not flow into a result is removed from the programs first, so reading a setting is not enough. Nothing is
+compiled.
+
+A setting that must not change anything is listed with the reason, and is held to that. A new field needs a line in
+`CHANGES`. Where a number can be changed alone it is: a feature switched on is a different program even if its size is
+ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gc
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+from jax.extend.linear_util import WrappedFun
+from jax.interpreters import partial_eval
+
+from deeprok import checkpoint, runs, trainer
+from deeprok.agents import make_agent
+from deeprok.config import ALGORITHMS, ESTIMATOR_KINDS, NOT_FOR_POLICIES, Config, check, make_config
+from deeprok.errors import DeeprokError
+from deeprok.estimators import Fit, Keeper
+from deeprok.policy import PolicyBelief, PolicyState
+from deeprok.training import Log, Program, RunState, make_program
+
+every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
+
+
+class Change(NamedTuple):
+    """Another value of a setting, and the settings that it needs to matter."""
+
+    value: Any
+    where: Mapping[str, Any] = MappingProxyType({})
+
+
+# --- the tables ------------------------------------------------------------------------------------------
+
+#: Runs so small that only the tracing costs time, with as many features on as go together.
+TINY: dict[str, Any] = dict(hidden=(2,), episodes=4, horizon=3, models=2, acting="member", snapshot_every=1)
+LEARNING: dict[str, Any] = dict(
+    **dict(chunk_steps=4, warm_up=2, target_period=3, epsilon_steps=5),
+    **dict(robust_set="cvar", robust_level=0.5, confidence="time", level_start=0.9),
+)
+BASES: dict[str, dict[str, Any]] = {
+    "gradient": dict(**TINY, **LEARNING, batch_size=2),
+    "kalman": dict(
+        **TINY,
+        **LEARNING,
+        batch_size=2,
+        **dict(fading=0.01, variance_cap=2.0, iterations=2),
+        **dict(observation_noise_end=0.5, process_noise_end=1e-3, noise_updates=10),
+    ),
+    "backprop": dict(**TINY, **LEARNING, batch_size=2, weight_prior="mixture"),
+    "langevin": dict(**TINY, **LEARNING, batch_size=2, decay=0.3, burn_in=3, thinning=2, members=4),
+    "unscented": dict(**TINY, **LEARNING, adaptive_noise=0.01, process_noise=0.01, kappa=0.5),
+    "policy": dict(**TINY, trajectories=4, epochs=2, minibatches=2, entropy=0.01, level_iterations=3),
+}
+
+TARGET: dict[str, Any] = dict(acting="sampled", target="gravity=5", particles=10)
+
+#: Another value of every setting of `Config`, whatever the estimator.
+CHANGES: dict[str, Change] = {
+    "preset": Change("paper"),
+    "seed": Change(1),
+    "episodes": Change(6),
+    "world": Change("deep_sea", dict(input_scale=())),
+    "integrator": Change("semi-implicit"),
+    "failing_reward": Change(0.5),
+    "horizon": Change(5),
+    "nominal": Change("gravity=5"),
+    "box": Change("pole_length=0.3:1.4,cart_mass=0.1:7"),
+    "models": Change(1),
+    "draw": Change("product"),
+    "fixed_models": Change("pole_length=0.3:0.5:2", dict(fixed_models="pole_length=0.3:0.4:2")),
+    "acting": Change("nominal"),
+    "robust_set": Change("kl"),
+    "robust_level": Change(0.6),
+    "confidence": Change("time", dict(confidence="fixed")),
+    "level_start": Change(0.8),
+    "level_steps": Change(20),
+    "discount": Change(0.5),
+    "double": Change(True, dict(double=False)),
+    "hidden": Change((3,)),
+    "activation": Change("relu"),
+    "input_scale": Change((1.0, 2.0, 1.0, 1.0)),
+    "prior": Change("earlier"),
+    "precision": Change("float64"),
+    "batch_size": Change(3),
+    "replay_size": Change(5),
+    "warm_up": Change(1),
+    "train_every": Change(2),
+    "target_period": Change(4),
+    "epsilon_start": Change(0.9),
+    "epsilon_end": Change(0.2),
+    "epsilon_steps": Change(7),
+    "explore": Change("thompson"),
+    "explore_scale": Change(2.0, dict(explore="ucb")),
+    "chunk_steps": Change(6),
+    "snapshot_every": Change(2),
+    "trial_every": Change(3),
+    "trial_models": Change(3),
+    "trial_epsilon": Change(0.2),
+}
+
+#: The same of every kind of estimator, and where its algorithms need other values of the above.
+OWN_CHANGES: dict[str, dict[str, Change]] = {
+    "gradient": {
+        "learning_rate": Change(0.2),
+        "optimizer": Change("sgd"),
+        "explore_scale": Change(2.0),
+    },
+    "kalman": {
+        "observation_noise": Change(0.3),
+        "process_noise": Change(0.03),
+        "prior_covariance": Change(0.5),
+        "batching": Change("joint"),
+        "learning_rate": Change(0.5),
+        "covariance": Change("layer"),
+        "rank": Change(2, dict(covariance="low_rank", rank=1)),
+        "fading": Change(0.02),
+        "variance_cap": Change(3.0),
+        "noise_updates": Change(20),
+        "observation_noise_end": Change(0.6),
+        "process_noise_end": Change(2e-3),
+        "adapt_noise": Change(0.2, dict(adapt_noise=0.1)),
+        "iterations": Change(3),
+    },
+    "backprop": {
+        "observation_noise": Change(0.3),
+        "learning_rate": Change(0.2),
+        "initial_deviation": Change(0.06),
+        "weight_prior": Change("gaussian"),
+        "prior_variance": Change(2.0),
+        "narrow_variance": Change(0.01),
+        "wide_share": Change(0.4),
+        "samples": Change(2),
+    },
+    "langevin": {
+        "observation_noise": Change(0.3),
+        "learning_rate": Change(0.2),
+        "decay": Change(0.4),
+        "decay_updates": Change(100.0),
+        "prior_variance": Change(2.0),
+        "smoothing": Change(0.9),
+        "damping": Change(1e-4),
+        "gamma_term": Change(True),
+        "frozen": Change(True),
+        "burn_in": Change(4),
+        "thinning": Change(3),
+        "members": Change(5),
+    },
+    "unscented": {
+        "observation_noise": Change(0.3),
+        "prior_covariance": Change(0.5),
+        "adaptive_noise": Change(0.02),
+        "process_noise": Change(0.02),
+        "kappa": Change(0.6),
+    },
+    "policy": {
+        "world": Change("pendulum", dict(input_scale=())),
+        "inner": Change("natural"),
+        "trajectories": Change(8),
+        "learning_rate": Change(0.2),
+        "clip": Change(0.3),
+        "epochs": Change(3),
+        "minibatches": Change(4),
+        "entropy": Change(0.02),
+        "kl_bound": Change(0.02, dict(inner="natural")),
+        "gae_lambda": Change(0.9),
+        "trajectory_set": Change("tv"),
+        "trajectory_level": Change(0.6),
+        "level_iterations": Change(4),
+        "weigh": Change("models"),
+        "adversary": Change(0.5, dict(acting="sampled", adversary=0.25)),
+        "source_spread": Change(0.4, dict(acting="sampled", source_spread=0.2)),
+        "target": Change("gravity=6", TARGET),
+        "adapt_every": Change(3, TARGET),
+        "target_trajectories": Change(3, TARGET),
+        "particles": Change(11, TARGET),
+        "target_noise": Change(0.02, TARGET),
+    },
+}
+
+
+def rows(kind: str = "", robust: bool | None = None) -> set[str]:
+    """The algorithms with an estimator of that kind, or with such targets."""
+    return {
+        name
+        for name, row in ALGORITHMS.items()
+        if (not kind or row.estimator == kind) and (robust is None or row.robust == robust)
+    }
+
+
+class Exempt(NamedTuple):
+    """Settings of some algorithms that must not change what is computed, and why."""
+
+    algorithms: set[str]
+    settings: set[str]
+    why: str
+
+
+#: Settings that are accepted and change nothing.
+UNREAD: list[Exempt] = [
+    Exempt(set(ALGORITHMS), {"preset"}, "it tells where the other settings' values came from"),
+    Exempt(
+        rows(robust=False) - rows("policy"),
+        {"robust_set", "robust_level", "confidence", "level_start", "level_steps"},
+        "a nominal target has one outcome, which is its own worst case whatever the set",
+    ),
+    Exempt(rows("gradient"), {"explore_scale"}, "it scales a posterior's deviation, and a point has none"),
+    Exempt(rows("unscented"), {"target_period"}, "values and rewards are compared without a target network"),
+    Exempt(rows("policy"), {"algorithm"}, "its row decides which settings it starts with and which are allowed"),
+    Exempt({"pg"}, {"level_iterations", "weigh"}, "all trajectories count alike at any time"),
+]
+
+#: Settings whose change is refused.
+REFUSED: list[Exempt] = [
+    Exempt(rows("policy"), set(NOT_FOR_POLICIES), "whole trajectories: neither targets nor a replay"),
+    Exempt(rows("gradient"), {"explore", "prior"}, "a point has no posterior"),
+    Exempt(rows("unscented"), {"batch_size", "replay_size", "train_every", "double"}, "each transition is seen once"),
+    Exempt({"pg"}, {"trajectory_set", "trajectory_level"}, "all trajectories count alike"),
+]
+
+
+def settings_of(algorithm: str) -> list[str]:
+    """The names of all settings: those of `Config`, its estimator's among them."""
+    own = [f.name for f in dataclasses.fields(ESTIMATOR_KINDS[ALGORITHMS[algorithm].estimator])]
+    return [f.name for f in dataclasses.fields(Config) if f.name != "estimator"] + own
+
+
+def exempt(table: list[Exempt], algorithm: str) -> set[str]:
+    return {name for entry in table if algorithm in entry.algorithms for name in entry.settings}
+
+
+def change_of(algorithm: str, name: str) -> Change:
+    row = ALGORITHMS[algorithm]
+    if name == "algorithm":  # with the other kind of target; for policies any, but pg allows too little
+        robust = row.estimator == "policy" or not row.robust
+        return Change(min(rows(row.estimator, robust) - {algorithm}))
+    return OWN_CHANGES[row.estimator].get(name) or CHANGES[name]
+
+
+@functools.cache
+def _base(algorithm: str, where: tuple[tuple[str, Any], ...]) -> Config:
+    return make_config(algorithm, **{**BASES[ALGORITHMS[algorithm].estimator], **dict(where)})
+
+
+def base_of(algorithm: str, change: Change) -> Config:
+    """The run in which that change matters."""
+    return _base(algorithm, tuple(change.where.items()))
+
+
+def changed(config: Config, name: str, value: Any) -> Config:
+    """The settings with another value of one; raises where that is refused."""
+    if name in vars(config.estimator):
+        estimator = dataclasses.replace(config.estimator, **{name: value})
+        config = dataclasses.replace(config, estimator=estimator)
+    else:
+        config = dataclasses.replace(config, **{name: value})
+    check(config)
+    return config
+
+
+# --- what is computed ------------------------------------------------------------------------------------
+
+
+def plain(value: Any) -> Any:
+    """A value found in a traced program as something that compares by content."""
+    if isinstance(value, jex.ClosedJaxpr):
+        return plain_jaxpr(value.jaxpr), plain(value.consts)
+    if isinstance(value, jex.Jaxpr):
+        return plain_jaxpr(value)
+    if isinstance(value, tuple | list):
+        return tuple(map(plain, value))
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = jax.random.key_data(value)
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        array = np.asarray(value)
+        return array.shape, array.dtype.name, array.tobytes()
+    if callable(value) or isinstance(value, WrappedFun):
+        return None  # how to differentiate, which has been done by now
+    return value
+
+
+_PLAIN: dict[int, tuple[jex.Jaxpr, Any]] = {}
+
+
+def plain_jaxpr(jaxpr: jex.Jaxpr) -> Any:
+    """A traced program with its variables numbered; JAX uses the same object for the same function again."""
+    if id(jaxpr) not in _PLAIN:
+        numbers = {var: i for i, var in enumerate((*jaxpr.constvars, *jaxpr.invars))}
+
+        def atom(x: Any) -> Any:
+            return ("=", plain(x.val), x.aval) if isinstance(x, jex.Literal) else numbers.get(x)
+
+        lines = []
+        for eqn in jaxpr.eqns:
+            params = tuple((name, plain(value)) for name, value in eqn.params.items())
+            line = (eqn.primitive.name, params, tuple(map(atom, eqn.invars)), tuple(v.aval for v in eqn.outvars))
+            numbers |= {var: len(numbers) + i for i, var in enumerate(eqn.outvars)}
+            lines.append(line)
+        whole = (tuple(v.aval for v in jaxpr.invars), tuple(lines), tuple(map(atom, jaxpr.outvars)))
+        _PLAIN[id(jaxpr)] = jaxpr, whole  # with the program itself, so that no other takes its place in memory
+    return _PLAIN[id(jaxpr)][1]
+
+
+def traced(function: Any, *arguments: Any) -> Any:
+    """What a jitted function computes, without what flows into none of its results."""
+    closed = function.trace(*arguments).jaxpr
+    needed, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
+    return plain_jaxpr(needed), plain(closed.consts)
+
+
+def template(program: Program) -> RunState:
+    return jax.eval_shape(program.init, jax.random.key(0))
+
+
+def stacked(tree: Any) -> Any:
+    """Shapes with a first axis of one seed."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), tree)
+
+
+def stored(config: Config, program: Program) -> Any:
+    leaves, structure = jax.tree.flatten(template(program))
+    return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]
+
+
+def start(config: Config, program: Program) -> Any:
+    return traced(jax.jit(program.init), jax.random.key(0))
+
+
+def agent(config: Config, program: Program) -> Any:
+    """Acting and learning alone, half of a chunk."""
+    if config.row.estimator == "policy":
+        return None
+    agent, state = make_agent(config, program.world), template(program).agent
+    draw = jax.eval_shape(agent.draw, jax.random.key(0))
+
+    def step(state: Any, draw: Any, obs: jax.Array, t: jax.Array) -> Any:
+        return agent.act(state, draw, obs, t), agent.learn(state, draw, t, jnp.array(True))
+
+    return traced(jax.jit(step), state, draw, jnp.zeros(program.network.sizes[0]), jnp.int32(0))
+
+
+def chunk(config: Config, program: Program) -> Any:
+    return traced(program.chunk, stacked(template(program)), jnp.int32(0))
+
+
+def trial(config: Config, program: Program) -> Any:
+    """The trial on held-out models, but for the episodes themselves."""
+
+    def play(world: Any, act: Any, models: Any, key: jax.Array, epsilon: Any) -> jax.Array:
+        return jnp.stack([*models.values()]) * epsilon + jnp.sum(act(jnp.zeros((1, program.network.sizes[0]))))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "play_episodes", play)
+        return traced(trainer._make_trial(config, program), stacked(template(program).agent.belief))
+
+
+def folder(config: Config, program: Program) -> Any:
+    """What a training leaves whose program only counts: all that the loop around it takes from the settings."""
+
+    def begin(key: jax.Array, belief: Any = None) -> RunState:
+        told = 0.0 if belief is None else sum(float(np.sum(leaf)) for leaf in jax.tree.leaves(belief))
+        zero, theta = np.zeros((), np.int32), np.full(1, told, np.float32)
+        agent = PolicyState(PolicyBelief(theta, theta, zero), theta, (), None, None)
+        return RunState(agent, None, jax.random.key_data(key), zero, zero, np.zeros((0, 1)))
+
+    def count(states: RunState, t: Any) -> tuple[RunState, Log]:
+        log = Log(np.ones((1, 1, 1), bool), np.zeros((1, 1, 1)), np.zeros((1, 1), bool), Fit(np.zeros((1, 1)), None))
+        return dataclasses.replace(states, episodes=states.episodes + 1, steps=states.steps + 1), log
+
+    load_prior = runs.load_prior
+    stand_in = program._replace(estimator=Keeper(lambda belief: belief.theta, None), init=begin, chunk=count)
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as name, jax.disable_jit():
+        patch.setattr(trainer, "make_program", lambda config: stand_in)
+        patch.setattr(trainer, "_make_trial", lambda config, program: lambda belief: jnp.zeros(1))
+        patch.setattr(runs, "load_prior", lambda folder, _: load_prior(folder, program))
+        run = Path(name) / "run"
+        runs.create(run, config)
+        trainer.train_together([run])
+        lines = [{k: v for k, v in line.items() if k != "seconds"} for line in runs.read_metrics(run)]
+        arrays = safetensors.numpy.load_file(run / runs.CHECKPOINT)
+        return lines, {name: plain(array) for name, array in arrays.items()}
+
+
+Part = Callable[[Config, Program], Any]
+
+#: The part of a run that a setting must show in, where that is not the stored shapes, the agent or a chunk.
+SHOWS: dict[str, Part] = {
+    **dict.fromkeys(("integrator", "failing_reward", "nominal", "chunk_steps"), chunk),
+    **dict.fromkeys(("box", "models", "draw", "fixed_models", "acting"), chunk),
+    **dict.fromkeys(("prior_covariance", "initial_deviation", "source_spread"), start),
+    **dict.fromkeys(("trial_models", "trial_epsilon"), trial),
+    **dict.fromkeys(("seed", "prior", "trial_every"), folder),
+}
+
+
+@functools.cache
+def part_of_base(part: Part, config: Config) -> Any:
+    with config.arithmetic():
+        return part(config, make_program(config))
+
+
+def differ(base: Config, other: Config, parts: Iterable[Part]) -> bool:
+    """Whether other settings show in one of the parts of a run."""
+    with other.arithmetic():
+        program = make_program(other)
+        return any(part(other, program) != part_of_base(part, base) for part in parts)
+
+
+# --- the tests -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def cheap_tracing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Seeds are traced one by one, which costs half (how they are arranged is no setting), and nothing is kept."""
+    monkeypatch.setattr(Config, "in_step", False)
+    gc.disable()  # which saves a fifth
+    yield
+    gc.enable()
+    part_of_base.cache_clear()
+    _PLAIN.clear()
+
+
+@pytest.fixture
+def earlier_run(algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run folder `earlier`, for the setting `prior`."""
+    monkeypatch.chdir(tmp_path)
+    config = base_of(algorithm, Change(None))
+    runs.create(tmp_path / "earlier", config)
+    state = jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), template(make_program(config)))
+    checkpoint.save(tmp_path / "earlier" / runs.CHECKPOINT, {"run": state})
+
+
+def test_tables_name_every_setting_and_no_other() -> None:
+    shared = {f.name for f in dataclasses.fields(Config)} - {"estimator", "algorithm"}
+    assert set(CHANGES) == shared
+    assert set(OWN_CHANGES) == set(BASES) == set(ESTIMATOR_KINDS)
+    for kind, record in ESTIMATOR_KINDS.items():
+        own = {f.name for f in dataclasses.fields(record)}
+        assert own <= set(OWN_CHANGES[kind]) <= own | shared
+    assert set(SHOWS) <= shared.union(*OWN_CHANGES.values())
+    for entry in UNREAD + REFUSED:
+        for algorithm in entry.algorithms:
+            assert entry.settings <= set(settings_of(algorithm)), entry.why
+
+
+@every_algorithm
+def test_every_setting_changes_what_is_computed(algorithm: str, earlier_run: None) -> None:
+    ineffective = []
+    for name in settings_of(algorithm):
+        if name in exempt(UNREAD + REFUSED, algorithm):
+            continue
+        change = change_of(algorithm, name)
+        base = base_of(algorithm, change)
+        other = changed(base, name, change.value)
+        assert other != base, f"{name} is {change.value!r} already"
+        if not differ(base, other, [SHOWS[name]] if name in SHOWS else [stored, agent, chunk]):
+            ineffective.append(name)
+    assert ineffective == []
+
+
+@every_algorithm
+def test_what_is_listed_as_unread_changes_nothing(algorithm: str) -> None:
+    """All at once, into values with which they would matter elsewhere."""
+    changes = {name: change_of(algorithm, name) for name in sorted(exempt(UNREAD, algorithm))}
+    where = {name: value for change in changes.values() for name, value in change.where.items()}
+    base = other = base_of(algorithm, Change(None, where))
+    for name, change in changes.items():
+        before, other = other, changed(other, name, change.value)
+        assert other != before, f"{name} is {change.value!r} already"
+    assert not differ(base, other, [stored, start, chunk, trial, folder]), f"one of {', '.join(changes)} is read"
+
+
+@every_algorithm
+def test_what_is_listed_as_refused_is(algorithm: str) -> None:
+    for name in sorted(exempt(REFUSED, algorithm)):
+        change = change_of(algorithm, name)
+        with pytest.raises(DeeprokError, match=str(change.value)):
+            changed(base_of(algorithm, Change(None)), name, change.value)
+
+
+@every_algorithm
+def test_every_setting_has_bounds(algorithm: str) -> None:
+    """What is not a number is no value of any setting."""
+    for name in settings_of(algorithm):
+        with pytest.raises(DeeprokError, match=name):
+            changed(base_of(algorithm, Change(None)), name, float("nan"))

@@ -1,0 +1,320 @@
+"""What the settings are handed to does what they say: agents, the scan, policies, calibration, exams and results."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from deeprok import calibration, replay
+from deeprok.agents import make_agent, make_estimator
+from deeprok.config import Config, make_config
+from deeprok.errors import DeeprokError
+from deeprok.estimators import Estimator
+from deeprok.experiments import exam, results
+from deeprok.training import make_program
+from deeprok.types import Outcome, record
+from deeprok.worlds import WORLDS, World
+from deeprok.worlds.base import quantity
+
+
+def estimator_of(algorithm: str, **changes: Any) -> Estimator:
+    config = make_config(algorithm, **changes)
+    return make_estimator(config, config.make_network(config.make_world()))
+
+
+def nothing(theta: jax.Array, x: jax.Array) -> jax.Array:
+    """An observation that tells nothing of the weights."""
+    return 0.0 * theta[0] * x
+
+
+ONE = jnp.ones(1)
+
+
+# --- estimators ------------------------------------------------------------------------------------------
+
+# An update every second step from step 4 on, with room for 9 transitions: at steps 5, 7, 9 and 11.
+DATA: dict[str, Any] = dict(warm_up=4, train_every=2, replay_size=9, chunk_steps=4)
+HELD = np.array([6.0, 8.0, 9.0, 9.0])
+
+
+def after_updates(estimator: Estimator, theta: jax.Array) -> Any:
+    """The beliefs that each of four updates leaves, all from the first one."""
+
+    def update(t: jax.Array) -> Any:
+        belief = dataclasses.replace(estimator.init(theta), updates=t)
+        return estimator.update(belief, nothing, ONE, ONE)[0]
+
+    return jax.jit(jax.vmap(update))(jnp.arange(4))
+
+
+def test_backprop_charges_a_mini_batch_its_share_of_the_divergence() -> None:
+    """Of N transitions B carry B/N of the KL divergence, whose gradient is θ / prior_variance where q is narrow."""
+    estimator = estimator_of("bbb_dqn", **DATA, batch_size=3, prior_variance=2.0, initial_deviation=1e-6)
+    belief = after_updates(estimator, jnp.full(1, 5.0))
+    gradient = np.asarray(belief.optimizer[0].mu[0])[:, 0] / (1 - 0.9)  # Adam's first mean
+    np.testing.assert_allclose(gradient, 3 / HELD * 5.0 / 2.0, rtol=1e-4)
+
+
+def test_langevin_steps_are_twice_the_rate_over_the_data() -> None:
+    """ε = 2α/N and no gradient but the prior's: θ goes by ½ ε G θ / prior_variance, with G = 1/λ."""
+    estimator = estimator_of("psgld_dqn", **DATA, learning_rate=1e-6, prior_variance=1e-6, damping=1.0)
+    theta = np.asarray(after_updates(estimator, jnp.full(1, 1.0)).theta)[:, 0]
+    noise = np.sqrt(2e-6 / HELD)
+    assert np.all(np.abs(1.0 - theta - 1 / HELD) < 5 * noise)
+    assert np.all(5 * noise < 0.02 / HELD * 6)
+
+
+def test_langevin_steps_fall_as_set() -> None:
+    changes = dict(learning_rate=1e-6, prior_variance=1e-6, damping=1.0, warm_up=0, replay_size=1, decay_updates=2.0)
+    estimator = estimator_of("psgld_dqn", **changes, decay=1.0)
+    theta = np.asarray(after_updates(estimator, jnp.full(1, 1.0)).theta)[:, 0]
+    np.testing.assert_allclose(1.0 - theta, 1 / (1 + np.arange(4) / 2), atol=0.01)
+
+
+def variance_after(algorithm: str, **changes: Any) -> float:
+    """Of one weight of variance 1, after an update that told nothing."""
+    estimator = estimator_of(algorithm, prior_covariance=1.0, process_noise=0.0, **changes)
+    assert estimator.posterior
+
+    def update() -> jax.Array:
+        belief = estimator.update(estimator.init(jnp.zeros(1)), nothing, ONE, jnp.zeros(1))[0]
+        return estimator.posterior.variances(belief)[0]
+
+    return float(jax.jit(update)())
+
+
+def test_filters_forget_as_set() -> None:
+    assert variance_after("ekf_dqn", fading=0.2) == pytest.approx(1 / 0.8)
+    assert variance_after("ekf_dqn", fading=0.2, variance_cap=1.1) == pytest.approx(1.1)
+    assert variance_after("ktd_q", adaptive_noise=0.2) == pytest.approx(1.2)
+
+
+def test_filters_linearise_as_often_as_set() -> None:
+    """θ² was observed to be 4, from N(1, 1): each linearisation is at the result of the last."""
+    mean = 1.0
+    for _ in range(3):
+        slope = 2 * mean
+        mean = 1.0 + slope / (slope**2 + 0.1) * (4.0 - mean**2 - slope * (1.0 - mean))
+    settings = dict(batching="joint", batch_size=1, observation_noise=0.1, prior_covariance=1.0, process_noise=0.0)
+    estimator = estimator_of("ekf_dqn", iterations=3, **settings)
+    update = jax.jit(lambda: estimator.update(estimator.init(ONE), lambda theta, x: theta[0] ** 2, ONE, 4 * ONE)[0])
+    assert float(update().theta[0]) == pytest.approx(mean, rel=1e-4)
+
+
+def test_the_unscented_filter_takes_all_of_a_mini_batch() -> None:
+    """Of a linear function the filter is Bayesian regression, whatever the number of observations."""
+    rng = np.random.default_rng(0)
+    xs, ys = rng.normal(size=(3, 2)), rng.normal(size=3)
+    estimator = estimator_of("ktd_q", observation_noise=0.5, prior_covariance=2.0)
+
+    @jax.jit
+    def update(xs: jax.Array, ys: jax.Array, active: jax.Array) -> Any:
+        before = estimator.init(jnp.zeros(2))
+        belief, fit = estimator.update(before, lambda theta, x: theta @ x, xs, ys, active)
+        return before, belief, fit, estimator.posterior.covariance(belief)
+
+    _, belief, fit, covariance = update(jnp.asarray(xs, "float32"), jnp.asarray(ys, "float32"), True)
+    expected = np.linalg.inv(np.eye(2) / 2.0 + xs.T @ xs / 0.5)
+    np.testing.assert_allclose(covariance, expected, rtol=1e-4)
+    np.testing.assert_allclose(belief.theta, expected @ xs.T @ ys / 0.5, rtol=1e-4)
+    # The innovations, each from what the observations before it left.
+    mean, P, innovations, variances = np.zeros(2), 2.0 * np.eye(2), [], []
+    for x, y in zip(xs, ys, strict=True):
+        innovations.append(y - x @ mean)
+        variances.append(x @ P @ x + 0.5)
+        gain = P @ x / variances[-1]
+        mean, P = mean + gain * innovations[-1], P - np.outer(gain, x @ P)
+    assert fit.loss == pytest.approx(0.5 * np.mean(np.square(innovations)), rel=1e-4)
+    assert fit.health.variance == pytest.approx(min(variances), rel=1e-4)
+    assert fit.health.consistency == pytest.approx(np.mean(np.square(innovations) / variances), rel=1e-4)
+    assert fit.health.gain == pytest.approx(1 - np.mean(0.5 / np.array(variances)), rel=1e-4)
+    before, still, *_ = update(jnp.asarray(xs, "float32"), jnp.asarray(ys, "float32"), False)
+    for one, other in zip(jax.tree.leaves(before), jax.tree.leaves(still), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_ktd_refuses_noise_below_zero() -> None:
+    with pytest.raises(DeeprokError, match=r"process_noise is -1\.0"):
+        make_config("ktd_q", process_noise=-1.0)
+
+
+# --- agents ----------------------------------------------------------------------------------------------
+
+
+def test_epsilon_is_that_of_the_step_to_be_taken() -> None:
+    config = make_config("dqn", hidden=(1,), epsilon_start=1.0, epsilon_end=0.0, epsilon_steps=4)
+    agent = make_agent(config, config.make_world())
+    coins = np.array([0.99, 0.74, 0.51, 0.49, 0.01, 0.24, 0.26])
+    steps = np.array([0, 1, 2, 2, 4, 3, 3])
+
+    @jax.jit
+    def act() -> jax.Array:
+        state, draw = agent.init(jax.random.key(0), 1), agent.draw(jax.random.key(1))
+        # Weights that prefer action 0, and a random action that would be 1.
+        theta = jnp.zeros(agent.network.num_weights).at[-2].set(1.0)
+        state = dataclasses.replace(state, belief=agent.estimator.init(theta))
+
+        def one(coin: jax.Array, t: jax.Array) -> jax.Array:
+            return agent.act(state, dataclasses.replace(draw, explore=jnp.array([coin, 0.9])), jnp.zeros(4), t)
+
+        return jax.vmap(one)(coins, steps)
+
+    np.testing.assert_array_equal(act(), coins < 1 - steps / 4)
+
+
+def targets(config: Config, times: np.ndarray, gains: np.ndarray) -> np.ndarray:
+    """The target of a step that earns 0, 1, 2 or 3, with nothing to come, at these times and gains of the filter."""
+    agent = make_agent(config, config.make_world())
+    row = replay.empty(4, 4, 1).at[0, 5:9].set(jnp.arange(4.0))
+
+    @jax.jit
+    def losses() -> jax.Array:
+        state, draw = agent.init(jax.random.key(0), 4), agent.draw(jax.random.key(1))
+        flat = jnp.zeros(agent.network.num_weights)
+        state = dataclasses.replace(state, belief=agent.estimator.init(flat), target=flat, memory=row)
+
+        def one(t: jax.Array, gains: jax.Array) -> jax.Array:
+            return agent.learn(dataclasses.replace(state, gains=gains), draw, t, jnp.array(True))[1].loss
+
+        return jax.vmap(one)(times, gains)
+
+    return np.sqrt(2 * np.asarray(losses()))
+
+
+# The mean of the worst share of 0, 1, 2 and 3, which goes from all of them to a quarter.
+LEVELS: dict[str, Any] = dict(
+    **dict(hidden=(1,), covariance="diagonal", replay_size=1),
+    **dict(robust_set="cvar", level_start=1.0, robust_level=0.25, level_steps=30),
+)
+
+
+def test_the_robustness_level_goes_linearly_in_time() -> None:
+    times = np.array([0, 10, 20, 30, 40])
+    found = targets(make_config("deep_rok", **LEVELS, confidence="time"), times, np.zeros((5, 0)))
+    np.testing.assert_allclose(found, [1.5, 1.0, 0.5, 0.0, 0.0], atol=1e-5)
+
+
+def test_the_robustness_level_follows_the_gain() -> None:
+    gains = np.array([[0.0, 0.0], [0.6, 0.6], [0.6, 0.4], [0.6, 0.2], [0.6, 0.0], [0.6, 0.9]])
+    found = targets(make_config("deep_rok", **LEVELS, confidence="spread"), np.full(6, 200), gains)
+    np.testing.assert_allclose(found, [1.5, 1.5, 1.0, 0.5, 0.0, 1.5], atol=1e-5)
+
+
+# --- the scan --------------------------------------------------------------------------------------------
+
+
+def test_one_of_the_models_is_acted_on_with_the_chance_that_labels_share(train, probes) -> None:
+    """In a random walk each model's outcome is its own multiple of one random number."""
+    config = make_config(
+        "rtd_dqn",
+        **dict(world="drift", horizon=2, acting="member", fixed_models="size=0.5;size=1;size=2"),
+        **dict(hidden=(1,), batch_size=1, replay_size=120, chunk_steps=120, snapshot_every=0),
+    )
+    memory = train(config).last.agent.memory[0]
+    steps = jax.tree.map(np.asarray, replay.unpack(jnp.asarray(memory), 1))
+    outcomes, happened = steps.next_obs[0::2, :, 0], steps.obs[1::2]
+    as_model = np.isclose(outcomes, happened, rtol=1e-5, atol=0)
+    np.testing.assert_array_equal(as_model.sum(axis=1), 1)
+    assert as_model.sum(axis=0).min() >= 10  # of 60 episodes, 20 each on average
+
+
+# --- policies --------------------------------------------------------------------------------------------
+
+
+@record
+class Patience:
+    late: Any = quantity(0.5, "", "above 1 the reward comes at the end, and twice as large")
+
+
+def patience(integrator: str = "", failing_reward: float = 0.0, horizon: int = 4) -> World:
+    def reset(key: jax.Array, params: Patience) -> tuple[jax.Array, jax.Array]:
+        return jnp.int32(0), jnp.ones(1)
+
+    def step(key: jax.Array, state: jax.Array, action: jax.Array, params: Patience) -> Outcome:
+        reward = jnp.where(params.late > 1, 2.0 * (state == horizon - 1), 1.0 * (state == 0))
+        return Outcome(state=state + 1, obs=jnp.ones(1), reward=reward, terminated=jnp.array(False))
+
+    return World("patience", reset, step, Patience(), {"late": (0.5, 1.5)}, (1.0,), ("a", "b"), horizon, 0.0)
+
+
+def test_the_worst_trajectories_are_those_of_discounted_returns_judged_by_the_last_baseline(
+    train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Discounted by ½, a late 2 is worth ¼ and an early 1 is worth 1. The first baseline is 0 everywhere."""
+    monkeypatch.setitem(WORLDS, "patience", patience)
+    config = make_config(
+        "epopt",
+        **dict(world="patience", acting="member", fixed_models="late=0.5;late=1.5", discount=0.5, horizon=4),
+        **dict(trajectories=4, trajectory_level=0.5, level_iterations=0, epochs=1, minibatches=1),
+        **dict(hidden=(1,), snapshot_every=0),
+    )
+    first, second = (float(log.fit.loss[0, 0]) for log in train(config, chunks=2).logs)
+    to_come = np.array([0.25, 0.5, 1.0, 2.0])
+    assert first == pytest.approx(0.5 * np.mean(to_come**2), rel=1e-4)
+    assert second < 0.01 * first  # by then the baseline has seen such trajectories
+
+
+# --- calibration -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("acting", "low", "high"), [("nominal", 1.99, 2.01), ("sampled", 0.99, 1.51)])
+def test_calibration_knows_what_the_run_acted_on(probes, acting: str, low: float, high: float) -> None:
+    """With a discount of ½ steps that never end are worth 2; where they end after one or two, 1 or 1.5 at most."""
+    config = make_config(
+        "ekf_dqn",
+        **dict(world="treadmill", acting=acting, box="lifetime=1:2", horizon=3, discount=0.5),
+        **dict(hidden=(1,), covariance="diagonal"),
+    )
+    program = make_program(config)
+    intervals = calibration._make_intervals(config, program, states=4, models=3, seed=0)
+    truth = intervals(program.estimator.init(jnp.zeros(program.network.num_weights))).truth
+    assert truth.shape == (4, 2)
+    assert low < truth.min() <= truth.max() < high
+
+
+# --- exams and results -----------------------------------------------------------------------------------
+
+
+def scores_of(returns: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> exam.Scores:
+    """What an exam makes of such returns [cells, episodes]."""
+    monkeypatch.setattr(exam, "cell_player", lambda *_: lambda weights, cells, epsilon: returns)
+    examine = exam.make_examiner(
+        make_config("dqn").make_world(), lambda weights: None, exam.Exam(grid=returns.shape[1])
+    )
+    return examine(None)
+
+
+def test_success_is_above_the_threshold_and_errors_are_of_each_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    threshold = make_config("dqn").make_world().success_return
+    returns = np.full((50, 4), threshold)
+    returns[:7] += 1.0
+    scores = scores_of(returns, monkeypatch)
+    assert scores["success"] == pytest.approx(7 / 49)
+    # Every cell says the same in each of its episodes, so that all is known of the mean over cells.
+    assert scores["return_error"] == scores["success_error"] == 0.0
+    assert scores["nominal_success"] == 0.0
+
+    rng = np.random.default_rng(0)
+    means, spreads = rng.uniform(0, 200, 50), rng.uniform(1, 20, 50)
+    many = means[:, None] + spreads[:, None] * rng.normal(size=(50, 4000))
+    error = scores_of(many, monkeypatch)["return_error"]
+    assert error == pytest.approx(np.sqrt(np.sum(spreads[:49] ** 2) / 4000) / 49, rel=0.02)
+
+
+def test_the_deviation_over_all_episodes_has_that_between_seeds() -> None:
+    rng = np.random.default_rng(0)
+    episodes = rng.normal(size=(3, 2, 5)) + np.array([0.0, 3.0, 10.0])[:, None, None]  # seeds, lengths, episodes
+    whole = dict(success=0.5, success_error=0.1, nominal_return=1.0, cell_success=[[0.5]], cell_return=[[1.0]])
+    whole |= {"return": 1.0, "return_error": 0.1}
+    scores = {
+        seed: {**whole, "length_return": own.mean(axis=1).tolist(), "length_deviation": own.std(axis=1).tolist()}
+        for seed, own in enumerate(episodes)
+    }
+    lengths = results.summarise(scores, scores[0], "")["lengths"]
+    np.testing.assert_allclose(lengths["mean"], episodes.mean(axis=(0, 2)))
+    np.testing.assert_allclose(lengths["deviation"], episodes.std(axis=(0, 2)))
