@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,13 +10,28 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracles
 import probe_worlds
 import pytest
 from scipy.stats import binomtest
 
 from deeprok import checkpoint, runs
+from deeprok.agents import make_estimator
 from deeprok.config import make_config
 from deeprok.errors import DeeprokError
+from deeprok.estimators import (
+    ChainBelief,
+    GaussianBelief,
+    MeanFieldBelief,
+    bayes_by_backprop,
+    block,
+    diagonal,
+    ekf,
+    full,
+    low_rank,
+    psgld,
+)
+from deeprok.estimators.covariance import Blocks, Diagonal, LowRank
 from deeprok.evaluation import (
     PAPER_GRID,
     GridReturns,
@@ -29,7 +45,9 @@ from deeprok.evaluation import (
     wilson,
 )
 from deeprok.exploration import epsilon_greedy
+from deeprok.ktd import KTDBelief
 from deeprok.networks import QNetwork
+from deeprok.predictive import q_distribution
 from deeprok.runs import Best
 from deeprok.training import make_program
 from deeprok.types import Model
@@ -181,6 +199,56 @@ def test_one_member_is_greedy(kind: Any) -> None:
 def test_equal_votes_go_to_the_first_action() -> None:
     network, thetas, states = hand_made()
     assert ensemble_policy(network, thetas[1:], "vote")(states).tolist() == [0, 0]
+
+
+# --- what a posterior says of Q -----------------------------------------------------------------------------------
+
+SMALL = QNetwork((3, 4, 2), "elu", (1.0, 0.5, -2.0))
+N = SMALL.num_weights
+
+
+def some_posterior(kind: str, theta: np.ndarray, root: np.ndarray) -> tuple[Any, Any, np.ndarray]:
+    """An estimator, a belief around theta that is no multiple of the identity, and its covariance."""
+    one, P = np.int32(1), root @ root.T
+    if kind == "ktd":
+        S = np.tril(root)
+        return make_estimator(make_config("ktd_q"), SMALL), KTDBelief(theta, S, None, one), S @ S.T
+    if kind == "psgld":
+        rows = np.stack([root[0], root[1], 3 * theta - root[0] - root[1], 0 * theta])  # three are kept; their mean is θ
+        kept = ChainBelief(theta, theta, rows, np.zeros(2, "uint32"), np.int32(3))
+        return psgld(members=4, burn_in=0, thinning=1), kept, np.cov(rows[:3].T, bias=True)
+    if kind == "backprop":
+        belief = MeanFieldBelief(theta, root[0], None, np.zeros(2, "uint32"), one)
+        return bayes_by_backprop(), belief, np.diag(np.logaddexp(root[0], 0.0) ** 2)
+    if kind == "diagonal":
+        kept, P = Diagonal(variances=root[0] ** 2), np.diag(root[0] ** 2)
+    elif kind == "low_rank":
+        kept = LowRank(precision=root[0] ** 2, factor=root[1:3])
+        P = np.linalg.inv(np.diag(root[0] ** 2) + root[1:3].T @ root[1:3])
+    else:
+        parts = {"full": (slice(0, N),), "layer": SMALL.slices, "neuron": SMALL.neurons}[kind]
+        groups = [[P[part, part] for part in same] for _, same in itertools.groupby(parts, lambda s: len(range(N)[s]))]
+        kept = Blocks(groups=tuple(np.stack(group) for group in groups))
+        places = np.arange(N)
+        P = P * sum(np.isin(places[:, None], places[part]) * np.isin(places, places[part]) for part in parts)
+    structures = {"diagonal": diagonal, "low_rank": low_rank(2), "full": full}
+    structures |= {"layer": block(*SMALL.slices), "neuron": block(*SMALL.neurons)}
+    return ekf(covariance=structures[kind]), GaussianBelief(theta, kept, np.float64(1.0), one), P
+
+
+@pytest.mark.parametrize("kind", ["full", "layer", "neuron", "diagonal", "low_rank", "backprop", "psgld", "ktd"])
+def test_deviations_of_many_states_are_those_of_the_gradients(x64, kind: str) -> None:
+    rng = np.random.default_rng(0)
+    theta, root, obs = rng.normal(size=N), rng.normal(size=(N, N)), rng.normal(size=(5, 3))
+
+    def q(theta: np.ndarray) -> np.ndarray:
+        return np.array([oracles.mlp(theta, SMALL.sizes, "elu", np.array(SMALL.input_scale), x) for x in obs])
+
+    g = np.array([(q(theta + step) - q(theta - step)) / 2e-6 for step in 1e-6 * np.eye(N)])  # [n, E, A]
+    estimator, belief, P = some_posterior(kind, theta, root)
+    mean, deviation = jax.jit(lambda belief: q_distribution(SMALL, estimator, belief)(obs))(belief)
+    np.testing.assert_allclose(mean, q(theta), rtol=1e-10)
+    np.testing.assert_allclose(deviation**2, np.einsum("nea,nm,mea->ea", g, P, g), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("won", "trials"), [(0, 10), (10, 10), (3, 10), (94, 100), (499, 500), (1, 1)])

@@ -129,9 +129,9 @@ def test_caution(trained: Path) -> None:
     obs = jax.random.normal(jax.random.key(0), (50, 4))
     mean, deviation = (np.asarray(part) for part in program.values(belief, obs))
     for kappa in (0.0, 0.7, -2.0):
-        act = cautious_policy(program.values, kappa)(belief, program.world.nominal)
+        act = cautious_policy(program.network, program.estimator, kappa)(belief, program.world.nominal)
         np.testing.assert_array_equal(act(obs), np.argmax(mean - kappa * deviation, axis=1))
-    afraid = cautious_policy(program.values, 1e6)(belief, program.world.nominal)
+    afraid = cautious_policy(program.network, program.estimator, 1e6)(belief, program.world.nominal)
     np.testing.assert_array_equal(afraid(obs), np.argmin(deviation, axis=1))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok import runs
-from deeprok.agents import Values
 from deeprok.checkpoint import write_atomically
 from deeprok.errors import DeeprokError, unknown
 from deeprok.estimators import Estimator, Keeper
 from deeprok.exploration import epsilon_greedy, epsilon_uniform
 from deeprok.networks import QNetwork
+from deeprok.predictive import q_distribution
 from deeprok.runs import KEEPS, Keep
 from deeprok.training import make_program
 from deeprok.types import Model
@@ -73,17 +74,20 @@ def draw_members(estimator: Estimator | Keeper, belief: Any, kind: PolicyKind, m
     return np.asarray(jax.jit(jax.vmap(estimator.posterior.sample, (None, 0)))(belief, keys))
 
 
-def cautious_policy(values: Values, kappa: float) -> PolicyOf:
-    """What a belief chooses when each action is worth Q − κσ to it.
+def cautious_policy(network: QNetwork, estimator: Estimator | Keeper, kappa: float) -> PolicyOf:
+    """What a belief chooses when each action is worth Q − κσ to it; the belief takes the place of weights.
 
     Args:
-      values: the program's; its belief takes the place of weights.
+      network: the Q-network.
+      estimator: keeper of the belief, with a posterior.
       kappa: κ; 0 is the greedy action of the mean, below 0 the belief is optimistic.
     """
 
     def policy_of(belief: Any, params: Any) -> Policy:
+        q = q_distribution(network, estimator, belief)
+
         def act(obs: jax.Array) -> jax.Array:
-            mean, deviation = values(belief, obs)
+            mean, deviation = q(obs)
             return jnp.argmax(mean - kappa * deviation, axis=1)
 
         return act
@@ -227,7 +231,8 @@ def cell_player(world: World, policy_of: PolicyOf, episodes: int) -> Callable[..
     ) -> np.ndarray:
         count = len(next(iter(models.values())))
         # A few models at a time: enough to fill the machine, and short enough to show progress.
-        size = min(count, max(1, 4096 // episodes))
+        groups = math.ceil(count / max(1, 4096 // episodes))
+        size = math.ceil(count / groups)  # alike, so that filling up the last one wastes little
         starts = range(0, count, size)
         rows = []
         for start in starts:
@@ -384,8 +389,8 @@ def evaluate(
         else:
             raise DeeprokError(f"grid is {grid!r}; it must be text, as name=low:high:count,…")
         policy_of = (
-            cautious_policy(program.values, kappa)
-            if policy == "lcb" and program.values
+            cautious_policy(program.network, estimator, kappa)
+            if policy == "lcb"
             else network_policy(program.network, policy)
         )
         play = cell_player(program.world, policy_of, episodes)

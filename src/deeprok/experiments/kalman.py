@@ -182,7 +182,7 @@ def _play_cautiously(program: Any, belief: Any, kappa: float, episodes: int) -> 
             if name in ("outside", "sensor_noise")
         ),
     ]:
-        play = cell_player(world, cautious_policy(program.values, kappa), episodes)
+        play = cell_player(world, cautious_policy(program.network, program.estimator, kappa), episodes)
         returns = play(belief, grid_cells(world, parse_grid(grid, world.nominal)), EPSILON)[:-1]
         scores[name] = float((returns > world.success_return).mean())
     return scores
