@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import io
 import itertools
 import json
 import os
@@ -9,17 +10,20 @@ import pickle
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import safetensors.numpy
-from rich.console import Console
+from rich.table import Table
 from test_evaluation import LEFT, write_run
 
-from deeprok import __version__, cli, runs
+from deeprok import __version__, cli, options, runs
 from deeprok.cli import main
 from deeprok.config import ALGORITHMS, FORMAT, Config, GradientConfig, KalmanConfig, make_config
+from deeprok.console import WordConsole
 
 SMALL = [
     *("--hidden", "4", "--episodes", "5", "--horizon", "30", "--models", "2", "--batch-size", "3"),
@@ -30,7 +34,7 @@ SMALL = [
 @pytest.fixture(autouse=True)
 def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(cli, "_out", Console(width=200))
+    monkeypatch.setattr(cli, "_out", WordConsole(width=200))
 
 
 @pytest.fixture
@@ -102,13 +106,15 @@ def test_evaluate_prints_tables(trained: Path, capsys: pytest.CaptureFixture[str
     out = capsys.readouterr().out
     for word in ("rtd_dqn", "2 seeds", "best weights", "pole_length", "cart_mass", "3.55", "whole grid", "nominal"):
         assert word in out
-    assert {path.name for path in trained.glob("*/evaluation.json")} == {"evaluation.json"}
+    (kept,) = {path.name for path in trained.glob("*/evaluation*.json")}
+    assert f"kept in {trained}/seed-*/{kept}" in out
 
 
 def test_evaluate_with_every_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = write_run(tmp_path / "run", "deep_rok", best=LEFT)
+    (run / runs.EVALUATION).write_text("precious")
     words = "--grid pole_length=0.2:1.4:2 --episodes 4 --epsilon 0.2 --policy vote --members 3 --keep last --seed 1"
-    assert main(["evaluate", str(run), *words.split(), "--json"]) == 0
+    assert main(["evaluate", str(run), *words.split(), "--json", "--plot", str(run / "map.svg")]) == 0
     out = capsys.readouterr().out
     assert out.count("\n") == 1
     found = json.loads(out)
@@ -117,7 +123,9 @@ def test_evaluate_with_every_flag(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert found["grid"] == {"pole_length": [0.2, 1.4]}
     assert {"mean_return", "success", "per_seed", "overall", "nominal"} <= set(found)
     assert np.shape(found["success"]) == (2,)
-    assert json.loads((run / runs.EVALUATION).read_text()) == found
+    assert json.loads((run / found["file"]).read_text()) == found
+    assert (run / runs.EVALUATION).read_text() == "precious"
+    assert (run / "map.svg").read_text().startswith("<?xml")
 
 
 def test_default_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -334,7 +342,7 @@ HELPS: dict[str, set[str]] = {
     "train ddqn": SETTINGS - {"algorithm", "estimator"} - {f.name for f in dataclasses.fields(KalmanConfig)}
     | {f.name for f in dataclasses.fields(GradientConfig)},
     "train --resume x": {"resume", "jobs"},
-    "evaluate": {"grid", "episodes", "epsilon", "policy", "members", "kappa", "keep", "json", "seed"},
+    "evaluate": {"grid", "episodes", "epsilon", "policy", "members", "kappa", "keep", "json", "seed", "plot"},
     "export": {"format", "out", "keep"},
     "reproduce": {"seeds", "preset", "out", "full", "resume", "episodes", "jobs"},
 }
@@ -373,6 +381,44 @@ def test_worlds(capsys: pytest.CaptureFixture[str]) -> None:
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.strip() == __version__
+
+
+# --- any width ----------------------------------------------------------------------------------------------------
+
+
+def test_sentences_wrap_at_words_and_paths_stay_whole() -> None:
+    path = "/a/path/that/is/longer/than/twenty/columns"
+    sentence = f"[bold]all[/bold] is saved, go on with: {path} again"
+    for terminal in (True, False):
+        console = WordConsole(file=io.StringIO(), width=20, force_terminal=terminal, color_system=None)
+        console.print(sentence, soft_wrap=True, highlight=False)
+        shown = console.file.getvalue()
+        lines = ["all is saved, go on", "with:", path, "again"]
+        assert shown == ("\n" if terminal else " ").join(lines) + "\n"
+    bold = WordConsole(file=io.StringIO(), width=20, force_terminal=True, color_system="standard")
+    bold.print("plain words and then, a line below, [bold]these[/bold] two", soft_wrap=True, highlight=False)
+    assert "\x1b[1mthese\x1b[0m" in bold.file.getvalue()
+
+
+def test_tables_in_files_end_with_no_blanks() -> None:
+    console = WordConsole(file=io.StringIO(), width=80)
+    table = Table("name", "what it is", box=None)
+    table.add_row("a", "longer than its heading")
+    table.add_row("b", "short")
+    console.print(table)
+    lines = console.file.getvalue().splitlines()
+    assert lines == [line.rstrip() for line in lines]
+    assert [line.split()[0] for line in lines] == ["name", "a", "b"]
+
+
+@pytest.mark.parametrize("words", ["", "train", "algorithms", "worlds", "evaluate --help", "problems"])
+def test_pages_fit_eighty_columns(
+    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(cli, "_out", WordConsole(width=80, force_terminal=True, color_system=None))
+    assert exit_code(words.split()) == 0
+    assert max(len(line) for line in capsys.readouterr().out.splitlines()) <= 80
 
 
 # --- bad input --------------------------------------------------------------------------------------------------
@@ -541,6 +587,25 @@ BAD: dict[str, tuple[str, tuple[str, ...]]] = {
     "test epsilon": ("evaluate {run} --epsilon 2", ("epsilon is 2", "between 0 and 1")),
     "members": ("evaluate {run} --members 0", ("members is 0", "at least 1")),
     "large test seed": ("evaluate {run} --seed 99999999999999999999", ("seed is 99999999999999999999",)),
+    "plot of another kind": ("evaluate {run} --plot map.gif", ("plot is map.gif", ".png, .svg or .pdf")),
+    "plot nowhere": ("evaluate {run} --plot no/map.png", ("plot is no/map.png", "no folder no")),
+    "plot of three": (
+        "evaluate {run} --plot map.png --grid force=1:2:2,gravity=9,cart_mass=1",
+        ("plot", "one or two", "3: force, gravity, cart_mass"),
+    ),
+    "option": ("train dqn --episods 5", ("unknown option '--episods'", "'--episodes'", "deeprok train dqn --help")),
+    "option of solve": ("solve inventory --raduis=0.2", ("unknown option '--raduis'", "'--radius'")),
+    "unlike any option": ("evaluate {run} --zzz", ("unknown option '--zzz'", "'deeprok evaluate --help'")),
+    "word": ("evaluate {run} again", ("unexpected word 'again'",)),
+    "number": ("train dqn --episodes many", ("--episodes is 'many'", "whole number")),
+    "optional number": ("train deep_rok --variance-cap=high", ("--variance-cap is 'high'", "must be a number")),
+    "numbers": ("train dqn --hidden 4 a --models 2", ("--hidden is '4 a'", "whole number")),
+    "choice": ("train dqn --acting real", ("--acting is 'real'", "nominal, sampled or member")),
+    "policy": ("evaluate x --policy median", ("--policy is 'median'", "mean, vote, mean_q, sample or lcb")),
+    "no value": ("solve inventory --radius", ("--radius needs a value",)),
+    "no run": ("evaluate", ("RUN must be given",)),
+    "no run and no file": ("export", ("RUN and --out must be given",)),
+    "processes of a resumed run": ("train --resume {run} --jobs two", ("--jobs is 'two'", "whole number")),
     "command": ("trian dqn", ("command 'trian'", "'train'")),
     "needless word": ("worlds cartpole", ("worlds", "'cartpole'")),
 }
@@ -561,32 +626,11 @@ def test_bad_input(
     assert [word for word in needed if word not in said] == []
 
 
-UNPARSED: dict[str, tuple[str, tuple[str, ...]]] = {
-    "option": ("train dqn --episods 5", ("--episods", "--episodes")),
-    "number": ("train dqn --episodes many", ("--episodes", "many")),
-    "choice": ("train dqn --acting real", ("--acting", "real", "nominal", "sampled", "member")),
-    "policy": ("evaluate x --policy median", ("--policy", "median", "mean_q")),
-    "format": ("export x --format xml --out y", ("--format", "xml", "onnx")),
-    "no run": ("evaluate", ("RUN",)),
-    "no file": ("export x", ("--out",)),
-    "resume and settings": ("train --resume x --episodes 5", ("--episodes",)),
-}
-
-
-@pytest.mark.parametrize(("words", "needed"), UNPARSED.values(), ids=UNPARSED)
-def test_unparsed_words(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: str,
-    needed: tuple[str, ...],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert exit_code(words.split()) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert [word for word in needed if word not in captured.err] == []
-    assert list(tmp_path.iterdir()) == []
+def test_tyro_that_says_nothing_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for events in (None, SimpleNamespace(**{**vars(options.events), "UnrecognizedArgs": SimpleNamespace})):
+        monkeypatch.setattr(options, "events", events)
+        assert exit_code(["evaluate", "x", "--zzz"]) == 2
+        assert "--zzz" in capsys.readouterr().err
 
 
 def indefinite(n: int) -> list[list[float]]:
@@ -655,6 +699,16 @@ def test_full_disk(refused: Refused, finished: Path, tmp_path: Path, monkeypatch
         ["evaluate", str(run), "--grid", "cart_mass=1", "--episodes", "1"],
     ):
         assert "no space is left on the disk" in refused(words)
+
+
+def test_onnx_says_what_it_is_for(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "policy.onnx"
+    assert main(["export", str(finished), "--format", "onnx", "--out", str(out)]) == 0
+    found = {each.key: each.value for each in onnx.load(out).metadata_props}
+    assert (found["world"], found["algorithm"]) == ("cartpole", "deep_rok")
+    assert json.loads(found["actions"]) == ["left", "right"]
+    assert json.loads(found["input_scale"]) == [1.0] * 4
+    assert len(json.loads(found["observation_scale"])) == 4
 
 
 def test_export_into_a_file(refused: Refused, finished: Path, tmp_path: Path) -> None:

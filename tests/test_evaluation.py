@@ -1,23 +1,43 @@
 from __future__ import annotations
 
 import dataclasses
+import io
+import itertools
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracles
 import probe_worlds
 import pytest
 from scipy.stats import binomtest
 
-from deeprok import checkpoint, runs
+from deeprok import checkpoint, evaluation, runs
+from deeprok.agents import make_estimator
 from deeprok.config import make_config
+from deeprok.console import WordConsole
 from deeprok.errors import DeeprokError
+from deeprok.estimators import (
+    ChainBelief,
+    GaussianBelief,
+    MeanFieldBelief,
+    bayes_by_backprop,
+    block,
+    diagonal,
+    ekf,
+    full,
+    low_rank,
+    psgld,
+)
+from deeprok.estimators.covariance import Blocks, Diagonal, LowRank
 from deeprok.evaluation import (
     PAPER_GRID,
+    Evaluation,
     GridReturns,
     cell_player,
     ensemble_policy,
@@ -29,7 +49,11 @@ from deeprok.evaluation import (
     wilson,
 )
 from deeprok.exploration import epsilon_greedy
+from deeprok.ktd import KTDBelief
 from deeprok.networks import QNetwork
+from deeprok.predictive import q_distribution
+from deeprok.report.evaluation import draw_evaluation, print_evaluation
+from deeprok.report.figures import success_maps
 from deeprok.runs import Best
 from deeprok.training import make_program
 from deeprok.types import Model
@@ -104,9 +128,10 @@ def played_one_by_one(world: World, act: Any, models: Model, key: jax.Array, eps
 def test_episodes_equal_a_plain_loop() -> None:
     world = cartpole(horizon=30)
     physics = {"pole_length": jnp.array([0.2, 0.5, 1.4]), "cart_mass": jnp.array([0.1, 1.5, 0.1])}
+    play = jax.jit(lambda key, epsilon: play_episodes(world, linear, physics, key, epsilon))
     for epsilon, seed in ((0.0, 1), (0.8, 2)):
         key = jax.random.key(seed)
-        returns = play_episodes(world, linear, physics, key, epsilon)
+        returns = play(key, epsilon)
         assert returns.tolist() == played_one_by_one(world, linear, physics, key, epsilon)
         assert epsilon == 0 or returns.min() < 30
 
@@ -135,13 +160,18 @@ def test_an_ended_episode_earns_nothing_more() -> None:
     assert left.min() > 5 - 7
 
 
+@jax.jit
+def random_play(models: Model) -> jax.Array:
+    return play_episodes(cartpole(), linear, models, jax.random.key(0), 1.0)
+
+
 RANDOM_PLAY = {"worst": (0.2, 0.1, 3.0, 5.0), "best": (1.4, 7.0, 62.0, 72.0)}
 
 
 @pytest.mark.parametrize(("length", "mass", "low", "high"), RANDOM_PLAY.values(), ids=RANDOM_PLAY)
 def test_random_play(length: float, mass: float, low: float, high: float) -> None:
     physics = models(1500, pole_length=length, cart_mass=mass)
-    assert low < float(play_episodes(cartpole(), linear, physics, jax.random.key(0), 1.0).mean()) < high
+    assert low < float(random_play(physics).mean()) < high
 
 
 ENSEMBLE = {  # three members, two states: member -> state -> Q
@@ -181,6 +211,56 @@ def test_one_member_is_greedy(kind: Any) -> None:
 def test_equal_votes_go_to_the_first_action() -> None:
     network, thetas, states = hand_made()
     assert ensemble_policy(network, thetas[1:], "vote")(states).tolist() == [0, 0]
+
+
+# --- what a posterior says of Q -----------------------------------------------------------------------------------
+
+SMALL = QNetwork((3, 4, 2), "elu", (1.0, 0.5, -2.0))
+N = SMALL.num_weights
+
+
+def some_posterior(kind: str, theta: np.ndarray, root: np.ndarray) -> tuple[Any, Any, np.ndarray]:
+    """An estimator, a belief around theta that is no multiple of the identity, and its covariance."""
+    one, P = np.int32(1), root @ root.T
+    if kind == "ktd":
+        S = np.tril(root)
+        return make_estimator(make_config("ktd_q"), SMALL), KTDBelief(theta, S, None, one), S @ S.T
+    if kind == "psgld":
+        rows = np.stack([root[0], root[1], 3 * theta - root[0] - root[1], 0 * theta])  # three are kept; their mean is θ
+        kept = ChainBelief(theta, theta, rows, np.zeros(2, "uint32"), np.int32(3))
+        return psgld(members=4, burn_in=0, thinning=1), kept, np.cov(rows[:3].T, bias=True)
+    if kind == "backprop":
+        belief = MeanFieldBelief(theta, root[0], None, np.zeros(2, "uint32"), one)
+        return bayes_by_backprop(), belief, np.diag(np.logaddexp(root[0], 0.0) ** 2)
+    if kind == "diagonal":
+        kept, P = Diagonal(variances=root[0] ** 2), np.diag(root[0] ** 2)
+    elif kind == "low_rank":
+        kept = LowRank(precision=root[0] ** 2, factor=root[1:3])
+        P = np.linalg.inv(np.diag(root[0] ** 2) + root[1:3].T @ root[1:3])
+    else:
+        parts = {"full": (slice(0, N),), "layer": SMALL.slices, "neuron": SMALL.neurons}[kind]
+        groups = [[P[part, part] for part in same] for _, same in itertools.groupby(parts, lambda s: len(range(N)[s]))]
+        kept = Blocks(groups=tuple(np.stack(group) for group in groups))
+        places = np.arange(N)
+        P = P * sum(np.isin(places[:, None], places[part]) * np.isin(places, places[part]) for part in parts)
+    structures = {"diagonal": diagonal, "low_rank": low_rank(2), "full": full}
+    structures |= {"layer": block(*SMALL.slices), "neuron": block(*SMALL.neurons)}
+    return ekf(covariance=structures[kind]), GaussianBelief(theta, kept, np.float64(1.0), one), P
+
+
+@pytest.mark.parametrize("kind", ["full", "layer", "neuron", "diagonal", "low_rank", "backprop", "psgld", "ktd"])
+def test_deviations_of_many_states_are_those_of_the_gradients(x64, kind: str) -> None:
+    rng = np.random.default_rng(0)
+    theta, root, obs = rng.normal(size=N), rng.normal(size=(N, N)), rng.normal(size=(5, 3))
+
+    def q(theta: np.ndarray) -> np.ndarray:
+        return np.array([oracles.mlp(theta, SMALL.sizes, "elu", np.array(SMALL.input_scale), x) for x in obs])
+
+    g = np.array([(q(theta + step) - q(theta - step)) / 2e-6 for step in 1e-6 * np.eye(N)])  # [n, E, A]
+    estimator, belief, P = some_posterior(kind, theta, root)
+    mean, deviation = jax.jit(lambda belief: q_distribution(SMALL, estimator, belief)(obs))(belief)
+    np.testing.assert_allclose(mean, q(theta), rtol=1e-10)
+    np.testing.assert_allclose(deviation**2, np.einsum("nea,nm,mea->ea", g, P, g), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("won", "trials"), [(0, 10), (10, 10), (3, 10), (94, 100), (499, 500), (1, 1)])
@@ -252,7 +332,7 @@ def test_linear_policy_on_the_papers_grid(tmp_path: Path) -> None:
 def two_seeds(seeds: Path) -> tuple[Any, dict[int, Any]]:
     """An evaluation of both seeds, and each run's own `evaluation.json`."""
     result = evaluate(seeds, "pole_length=0.5:1.5:3,cart_mass=1.5:7:2", episodes=40)
-    written = [json.loads((seeds / f"seed-{s}" / runs.EVALUATION).read_text()) for s in (0, 1)]
+    written = [json.loads((seeds / f"seed-{s}" / result.file).read_text()) for s in (0, 1)]
     return result, dict(enumerate(written))
 
 
@@ -307,22 +387,25 @@ def test_object_has_the_promised_keys(two_seeds: tuple[Any, dict[int, Any]]) -> 
         assert {"seed", "mean_return", "success", "overall", "nominal"} <= set(one)
 
 
+# The next tests play as many cells and episodes, so that they share one compiled program.
+
+
 def test_nominal_is_the_nominal_cell(seeds: Path) -> None:
-    result = evaluate(seeds / "seed-0", "pole_length=0.5,cart_mass=1.5", episodes=30, epsilon=0.6, keep="best")
-    assert result.mean_return == [[result.nominal.mean_return]]
-    assert result.success == [[result.nominal.success]]
+    result = evaluate(seeds / "seed-0", "pole_length=0.5,cart_mass=1.5:7:2", episodes=20, epsilon=0.6, keep="best")
+    assert result.mean_return[0][0] == result.nominal.mean_return
+    assert result.success[0][0] == result.nominal.success
     assert 0 < result.nominal.success < 1
 
 
 def test_last_weights(seeds: Path) -> None:
-    result = evaluate(seeds / "seed-0", "cart_mass=1.5", episodes=10, epsilon=0.0, keep="last")
+    result = evaluate(seeds / "seed-0", "cart_mass=1.5:2:2", episodes=20, epsilon=0.0, keep="last")
     assert result.keep == "last"
     assert result.overall.mean_return < 15  # always left
 
 
 def test_nominal_parameters_are_the_runs_own(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", nominal="force=1")
-    weak = evaluate(run, "force=1:10:2", episodes=10, epsilon=0.0)
+    weak = evaluate(run, "force=1:10:2", episodes=20, epsilon=0.0)
     assert weak.nominal.mean_return == weak.mean_return[0]
 
 
@@ -420,12 +503,116 @@ def test_summary_of_known_returns() -> None:
     assert PAPER_GRID == "pole_length=0.2:1.4:7,cart_mass=0.1:7:7"
 
 
-def test_the_grid_is_the_runs_own_box_by_default(tmp_path: Path) -> None:
+@pytest.fixture
+def unplayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluations in which nothing is played: all returns are 0."""
+
+    def player(world: World, policy_of: Any, episodes: int) -> Any:
+        return lambda weights, cells, *_: np.zeros((len(next(iter(cells.values()))), episodes))
+
+    monkeypatch.setattr(evaluation, "cell_player", player)
+
+
+def test_the_grid_is_the_runs_own_box_by_default(unplayed, tmp_path: Path) -> None:
     own = evaluate(write_run(tmp_path / "own", box="gravity=8:12,pole_length=0.3:0.9"), episodes=2)
     assert list(own.grid) == ["gravity", "pole_length"]
     np.testing.assert_allclose(own.grid["gravity"], np.linspace(8, 12, 7))
     run = write_run(tmp_path / "run")
     assert evaluate(run, episodes=2).grid == evaluate(run, PAPER_GRID, episodes=2).grid
+
+
+KEPT: dict[str, dict[str, Any]] = {
+    "evaluation.json": {},
+    "evaluation-policy=lcb,kappa=2.5.json": dict(policy="lcb", kappa=2.5),
+    "evaluation-policy=vote,members=3.json": dict(policy="vote", members=3),
+    "evaluation-episodes=10,epsilon=0.2,keep=last,seed=4.json": dict(episodes=10, epsilon=0.2, keep="last", seed=4),
+    "evaluation-pole_length=0.2-1.4-13,force=9.json": dict(grid="pole_length=0.2:1.4:13,force=9"),
+}
+
+
+def test_answers_to_other_questions_are_kept(unplayed, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", "deep_rok")
+    names = [evaluate(run, **options).file for options in KEPT.values()]
+    assert names == list(KEPT)
+    for name, options in KEPT.items():
+        found = json.loads((run / name).read_text())
+        assert found["file"] == name
+        assert found["policy"] == options.get("policy", "mean")
+        assert found["episodes"] == options.get("episodes", 500)
+    # What does not matter for an answer does not part it from the same one.
+    assert evaluate(run, PAPER_GRID, kappa=7.0, members=2).file == runs.EVALUATION
+
+
+# --- what users read ----------------------------------------------------------------------------------------------
+
+
+def some_evaluation(seeds: Sequence[float], **axes: int) -> Evaluation:
+    """What `evaluate` would give for seeds that succeed in so large a part of the cells."""
+    grid = {name: np.linspace(*cartpole().box.get(name, (5.0, 15.0)), count) for name, count in axes.items()}
+    count = math.prod(axes.values())
+    returns = {
+        seed: GridReturns(np.where(np.arange(count) < share * count, 200.0, 10.0)[:, None], np.array([200.0]))
+        for seed, share in enumerate(seeds)
+    }
+    return summarise("deep_rok", cartpole(), grid, returns, 0.1, "mean", 1, 0.0, "best", "evaluation.json")
+
+
+def printed(result: Evaluation, width: int = 80) -> list[str]:
+    console = WordConsole(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    print_evaluation(result, console)
+    return console.file.getvalue().splitlines()
+
+
+def test_wide_maps_fit_the_terminal() -> None:
+    result = some_evaluation([0.5], pole_length=12, cart_mass=14)
+    for width in (60, 80, 160):
+        lines = printed(result, width)
+        assert max(map(len, lines)) <= width
+        rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if line.startswith("│")]
+        for i, length in enumerate(result.grid["pole_length"]):
+            band = [row[1:] for row in rows if row[0] == f"{length:.3g}"]
+            assert [int(cell) for part in band for cell in part] == [100 * share for share in result.success[i]]
+        heads = [word for line in lines if line.startswith("┃") for word in line.split("┃")[2:-1]]
+        assert [head.strip() for head in heads] == [f"{mass:.3g}" for mass in result.grid["cart_mass"]]
+    assert sum("┏" in line for line in printed(result, 160)) == 1
+
+
+def test_map_of_one_parameter() -> None:
+    lines = printed(some_evaluation([0.5], cart_mass=2))
+    assert "success in %, cart_mass →" in lines
+    assert "│ success   │ 100 │ 0 │" in lines
+
+
+@pytest.mark.parametrize(
+    ("shares", "failed"), [([1.0, 0.75, 0.25], [2]), ([0.25, 0.25, 1.0], [0, 1]), ([0.5, 0.75], []), ([0.0, 0.0], [])]
+)
+def test_every_seed_has_a_line_and_failed_ones_a_mark(shares: list[float], failed: list[int]) -> None:
+    lines = printed(some_evaluation(shares, cart_mass=4))
+    for seed, share in enumerate(shares):
+        (line,) = [line for line in lines if line.startswith(f"seed {seed} ")]
+        assert f"success {100 * share:5.1f} %" in line
+        assert line.endswith("failed") == (seed in failed)
+    summary = [line for line in lines if "seeds failed" in line]
+    assert [line.split(" seeds")[0] for line in summary] == ([f"{len(failed)} of {len(shares)}"] if failed else [])
+
+
+def test_one_seed_needs_no_line() -> None:
+    assert not [line for line in printed(some_evaluation([0.5], cart_mass=4)) if line.startswith("seed")]
+
+
+@pytest.mark.parametrize("axes", [{"pole_length": 3, "cart_mass": 4}, {"cart_mass": 5}, {"gravity": 2, "force": 1}])
+def test_drawings(tmp_path: Path, axes: dict[str, int]) -> None:
+    draw_evaluation(some_evaluation([0.5], **axes), cartpole(), tmp_path / "map.png")
+    assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_nominal_model_is_marked_where_it_is_drawn() -> None:
+    for low, marks in ((0.2, 1), (0.6, 0)):
+        grid = {"pole_length": [low, 1.4], "cart_mass": [1.0, 2.0]}
+        figure = success_maps({"deep_rok": np.ones((2, 2))}, grid, cartpole(), first_letter=None)
+        assert figure.axes[0].get_title() == "Deep-RoK: 100 %"
+        found = [line.get_xydata().tolist() for line in figure.axes[0].lines]
+        assert found == [[[0.5, 1.5]]] * marks
 
 
 @pytest.mark.parametrize(("arguments", "said"), [((3,), "folder is 3"), ((".", {"force": [1.0]}), "grid is .*force")])

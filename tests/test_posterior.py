@@ -142,7 +142,7 @@ def test_caution(trained: Path) -> None:
     mean, deviation = (np.asarray(part) for part in jax.jit(program.values)(belief, obs))
 
     def act(kappa: float) -> np.ndarray:
-        policy = cautious_policy(program.values, kappa)
+        policy = cautious_policy(program.network, program.estimator, kappa)
         return jax.jit(lambda belief: policy(belief, program.world.nominal)(obs))(belief)
 
     for kappa in (0.7, -2.0):

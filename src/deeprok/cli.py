@@ -11,43 +11,37 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from deeprok import jobs, runs
 from deeprok.calibration import calibrate
 from deeprok.config import ALGORITHMS, ESTIMATOR_KINDS, Config, Preset, make_config
+from deeprok.console import WordConsole
 from deeprok.errors import DeeprokError, unknown
-from deeprok.evaluation import Evaluation, PolicyKind, evaluate
+from deeprok.evaluation import PolicyKind, evaluate
 from deeprok.experiments.kalman import study_filters
 from deeprok.experiments.paper import reproduce
 from deeprok.experiments.table1 import study_systems
 from deeprok.export import Format, export_policy
+from deeprok.options import mistakes, option_names
 from deeprok.progress import fraction_bar, training_line
+from deeprok.report.evaluation import check_figure, draw_evaluation, print_evaluation
 from deeprok.runs import Keep
 from deeprok.trainer import progress_of
 from deeprok.training import make_program
 from deeprok.worlds import WORLDS
 
 # Results go to standard output, everything else to standard error.
-
-
-class _Results(Console):
-    """Standard output; whoever reads it may stop before the end."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
-
-
-_out = _Results(width=None if sys.stdout.isatty() else 160)
-_err = Console(stderr=True)
+_out = WordConsole(width=None if sys.stdout.isatty() else 160)
+_err = WordConsole(stderr=True)
 
 # How long the main thread may take to notice that it is to stop at once.
 _LEAVE_SECONDS = 1.0
@@ -105,6 +99,8 @@ class Evaluate:
     """The weights that did best on held-out models while training, or the last ones."""
     seed: int = 0
     """Seed of the evaluation's random numbers, the same in every cell."""
+    plot: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: none)")] = None
+    """PNG, SVG or PDF file for a drawing of the map, of one or two parameters."""
     json: bool = False
     """Print one JSON object instead of tables."""
 
@@ -265,57 +261,42 @@ def _leave() -> None:
 
 
 def _train_help() -> None:
-    print("usage: deeprok train ALGORITHM [--preset tuned|paper] [--seed 0] [--seeds N] [--out DIR] [any setting]")
-    print("       deeprok train --resume DIR\n")
-    print("Train an agent on an uncertain world, or go on with a run. Ctrl-C leaves a run that can be resumed.\n")
+    _out.print(
+        "usage: deeprok train ALGORITHM [--preset tuned|paper] [--seed 0] [--seeds N]\n"
+        "                     [--out DIR] [any setting]\n"
+        "       deeprok train --resume DIR\n",
+        highlight=False,
+        markup=False,
+    )
+    for sentence in (
+        "Train an agent on an uncertain world, or go on with a run. Ctrl-C leaves a run that can be resumed.\n",
+        "'deeprok train deep_rok --help' lists every setting, with its value for that algorithm.\n",
+    ):
+        _out.print(sentence, highlight=False, soft_wrap=True)
     _algorithms([])
-    print("\n'deeprok train deep_rok --help' lists every setting, with its value for that algorithm.")
 
 
 def _evaluate(words: Sequence[str]) -> None:
     options = tyro.cli(Evaluate, args=words, prog="deeprok evaluate")
     arguments = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
-    folder, as_json = arguments.pop("run"), arguments.pop("json")
+    folder, plot, as_json = (arguments.pop(name) for name in ("run", "plot", "json"))
+    if plot:
+        config = runs.read_config(runs.find(folder)[0])
+        world = config.make_world()
+        names = options.grid.split(",") if options.grid else config.make_box(world)
+        check_figure(plot, [name.partition("=")[0] for name in names])
     with fraction_bar(_err, "evaluating") as advance:
         result = evaluate(folder, **arguments, advance=advance)
+    if plot:
+        draw_evaluation(result, world, plot)
     if as_json:
         print(json.dumps(result.to_dict()))
-    else:
-        _print_evaluation(result)
-
-
-def _print_evaluation(result: Evaluation) -> None:
-    seeds = len(result.per_seed)
-    acting = {"mean": "mean", "lcb": f"lcb, κ {result.kappa:g}"}.get(
-        result.policy, f"{result.policy} of {result.members}"
-    )
-    plural = "s" if seeds > 1 else ""
-    _out.print(
-        f"[bold]{result.algorithm}[/bold] · {seeds} seed{plural} · {result.keep} weights · policy {acting} · "
-        f"ε {result.epsilon:g} · {result.episodes} episodes a cell",
-        highlight=False,
-    )
-    if len(result.grid) <= 2:
-        names = list(result.grid)
-        rows = np.atleast_2d(np.asarray(result.success)) * 100
-        table = Table(
-            title=f"success in %, {' ↓ × '.join(names)} →" if len(names) == 2 else f"success in %, {names[0]} →"
-        )
-        table.add_column(names[0] if len(names) == 2 else "", style="bold")
-        for value in result.grid[names[-1]]:
-            table.add_column(f"{value:.3g}", justify="right")
-        for i, row in enumerate(rows):
-            label = f"{result.grid[names[0]][i]:.3g}" if len(names) == 2 else ""
-            table.add_row(label, *(f"[{_shade(x)}]{x:.0f}[/]" for x in row))
-        _out.print(table)
-    for name, score in (("whole grid", result.overall), ("nominal", result.nominal)):
-        _out.print(
-            f"{name:<11} return {score.mean_return:6.1f}   success {100 * score.success:5.1f} %", highlight=False
-        )
-
-
-def _shade(percent: float) -> str:
-    return "green" if percent >= 90 else "yellow" if percent >= 50 else "red"
+        return
+    print_evaluation(result, _out)
+    where = folder if (folder / runs.CONFIG).exists() else folder / "seed-*"
+    _out.print(f"kept in {where / result.file}", highlight=False, soft_wrap=True)
+    if plot:
+        _out.print(f"plot: {plot}", highlight=False, soft_wrap=True)
 
 
 def _calibrate(words: Sequence[str]) -> None:
@@ -347,7 +328,7 @@ def _export(words: Sequence[str]) -> None:
         program = make_program(config)
         folder = max(folders, key=lambda path: runs.best_trial(path, program))
         theta = program.estimator.mean(runs.load_belief(folder, program, options.keep))
-        export_policy(program.network, np.asarray(theta), program.world, options.format, options.out)
+        export_policy(program.network, np.asarray(theta), program.world, options.format, options.out, config.algorithm)
     _out.print(f"{folder} ({options.keep} weights) → {options.out}", highlight=False, soft_wrap=True)
 
 
@@ -420,20 +401,33 @@ def _problems(words: Sequence[str]) -> None:
     run_problems(_out)
 
 
+def _solve_options() -> set[str]:
+    from deeprok.solve_cli import Solve
+
+    return option_names(Solve)
+
+
 class Command(NamedTuple):
     """A word of the command line."""
 
     run: Callable[[Sequence[str]], None]
     summary: str
+    options: Callable[[], Iterable[str]] = tuple  # that there are, for those who mistype one
 
 
 COMMANDS: dict[str, Command] = {
-    "train": Command(_train, "train an agent, or go on with a run"),
-    "evaluate": Command(_evaluate, "map where a trained policy works"),
-    "calibrate": Command(_calibrate, "check the posterior's intervals for Q"),
-    "export": Command(_export, "write a policy as JSON or ONNX"),
-    "reproduce": Command(_reproduce, "the paper's experiment, with table and figures"),
-    "solve": Command(_solve, "solve a robust MDP exactly"),
+    "train": Command(
+        _train,
+        "train an agent, or go on with a run",
+        partial(option_names, Train, Resume, Config, *ESTIMATOR_KINDS.values()),
+    ),
+    "evaluate": Command(_evaluate, "map where a trained policy works", partial(option_names, Evaluate)),
+    "calibrate": Command(_calibrate, "check the posterior's intervals for Q", partial(option_names, Calibrate)),
+    "export": Command(_export, "write a policy as JSON or ONNX", partial(option_names, Export)),
+    "reproduce": Command(
+        _reproduce, "the paper's experiment, with table and figures", partial(option_names, Reproduce)
+    ),
+    "solve": Command(_solve, "solve a robust MDP exactly", _solve_options),
     "problems": Command(_problems, "list the problems that solve knows, and their parameters"),
     "algorithms": Command(_algorithms, "list the algorithms"),
     "worlds": Command(_worlds, "list the worlds, their parameters and boxes"),
@@ -467,9 +461,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         elif words[0] not in COMMANDS:
             raise unknown("command", words[0], COMMANDS)
         else:
-            COMMANDS[words[0]].run(words[1:])
+            command = COMMANDS[words[0]]
+            with mistakes(words[1:], command.options):
+                command.run(words[1:])
     except DeeprokError as error:
-        print(f"deeprok: {error}", file=sys.stderr)
+        _err.print(f"deeprok: {error}", markup=False, highlight=False, soft_wrap=True)
         return 2
     except KeyboardInterrupt:
         return 130

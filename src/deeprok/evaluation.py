@@ -7,7 +7,9 @@ policies differ by what they do and not by luck.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok import runs
-from deeprok.agents import Values
 from deeprok.checkpoint import write_atomically
 from deeprok.errors import DeeprokError, unknown
 from deeprok.estimators import Estimator, Keeper
 from deeprok.exploration import epsilon_greedy, epsilon_uniform
 from deeprok.networks import QNetwork
+from deeprok.predictive import q_distribution
 from deeprok.runs import KEEPS, Keep
 from deeprok.training import make_program
 from deeprok.types import Model
@@ -73,17 +75,20 @@ def draw_members(estimator: Estimator | Keeper, belief: Any, kind: PolicyKind, m
     return np.asarray(jax.jit(jax.vmap(estimator.posterior.sample, (None, 0)))(belief, keys))
 
 
-def cautious_policy(values: Values, kappa: float) -> PolicyOf:
-    """What a belief chooses when each action is worth Q − κσ to it.
+def cautious_policy(network: QNetwork, estimator: Estimator | Keeper, kappa: float) -> PolicyOf:
+    """What a belief chooses when each action is worth Q − κσ to it; the belief takes the place of weights.
 
     Args:
-      values: the program's; its belief takes the place of weights.
+      network: the Q-network.
+      estimator: keeper of the belief, with a posterior.
       kappa: κ; 0 is the greedy action of the mean, below 0 the belief is optimistic.
     """
 
     def policy_of(belief: Any, params: Any) -> Policy:
+        q = q_distribution(network, estimator, belief)
+
         def act(obs: jax.Array) -> jax.Array:
-            mean, deviation = values(belief, obs)
+            mean, deviation = q(obs)
             return jnp.argmax(mean - kappa * deviation, axis=1)
 
         return act
@@ -174,6 +179,8 @@ class Evaluation:
     overall: Score
     nominal: Score
     per_seed: list[SeedScores]
+    file: str = ""
+    """Name of the file that keeps it, in the folder of each run."""
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `evaluate --json` prints."""
@@ -227,7 +234,8 @@ def cell_player(world: World, policy_of: PolicyOf, episodes: int) -> Callable[..
     ) -> np.ndarray:
         count = len(next(iter(models.values())))
         # A few models at a time: enough to fill the machine, and short enough to show progress.
-        size = min(count, max(1, 4096 // episodes))
+        groups = math.ceil(count / max(1, 4096 // episodes))
+        size = math.ceil(count / groups)  # alike, so that filling up the last one wastes little
         starts = range(0, count, size)
         rows = []
         for start in starts:
@@ -262,6 +270,7 @@ def summarise(
     members: int,
     kappa: float,
     keep: str,
+    file: str = "",
 ) -> Evaluation:
     """Makes an `Evaluation` of the returns of several seeds.
 
@@ -275,6 +284,7 @@ def summarise(
       members: size of the ensemble.
       kappa: κ of the policy `lcb`.
       keep: whether the weights were the `best` or the `last`.
+      file: name of the file that keeps it.
     """
     shape = tuple(len(values) for values in axes.values())
 
@@ -316,7 +326,39 @@ def summarise(
         overall=score(cells),
         nominal=score(nominal),
         per_seed=per_seed,
+        file=file,
     )
+
+
+def file_name(axes: Mapping[str, np.ndarray], box: Mapping[str, Any], **options: Any) -> str:
+    """The file that keeps an evaluation: a question's own, so that no other question's answer is lost.
+
+    It is `evaluation.json` for the default options and else names those that differ, such as
+    `evaluation-policy=lcb,episodes=100.json`.
+
+    Args:
+      axes: the grid.
+      box: the run's box, which the default grid covers.
+      options: the other arguments of `evaluate` that decide the result.
+    """
+    usual = inspect.signature(evaluate).parameters
+    changed = [f"{name}={value}" for name, value in options.items() if value != usual[name].default]
+    if not _same_axes(axes, default_axes(box)):
+        changed += [
+            f"{name}={values[0]:g}" + (f"-{values[-1]:g}-{len(values)}" if len(values) > 1 else "")
+            for name, values in axes.items()
+        ]
+    stem, suffix = runs.EVALUATION.rsplit(".", 1)
+    return f"{stem}-{','.join(changed)}.{suffix}" if changed else runs.EVALUATION
+
+
+def default_axes(box: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The grid that covers a box: 7 values of each parameter."""
+    return {name: np.linspace(low, high, 7) for name, (low, high) in box.items()}
+
+
+def _same_axes(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> bool:
+    return list(a) == list(b) and all(np.array_equal(a[name], b[name]) for name in a)
 
 
 #: The paper's grid.
@@ -335,7 +377,7 @@ def evaluate(
     seed: int = 0,
     advance: Callable[[float], None] | None = None,
 ) -> Evaluation:
-    """Plays trained policies on a grid of physics, and writes each run's `evaluation.json`.
+    """Plays trained policies on a grid of physics, and keeps the result in each run's folder, see `file_name`.
 
     Args:
       folder: a run folder, a folder of seeds, or several run folders that differ by their seeds.
@@ -378,14 +420,14 @@ def evaluate(
         if policy != "mean" and not estimator.posterior:
             raise DeeprokError(f"policy is {policy}, but {config.algorithm} has no posterior; use policy mean")
         if grid is None:
-            axes = {name: np.linspace(low, high, 7) for name, (low, high) in config.make_box(program.world).items()}
+            axes = default_axes(config.make_box(program.world))
         elif isinstance(grid, str):
             axes = parse_grid(grid, program.world.nominal)
         else:
             raise DeeprokError(f"grid is {grid!r}; it must be text, as name=low:high:count,…")
         policy_of = (
-            cautious_policy(program.values, kappa)
-            if policy == "lcb" and program.values
+            cautious_policy(program.network, estimator, kappa)
+            if policy == "lcb"
             else network_policy(program.network, policy)
         )
         play = cell_player(program.world, policy_of, episodes)
@@ -403,7 +445,10 @@ def evaluate(
             returns = np.concatenate(parts, axis=1)
             played[config.seed] = GridReturns(returns[:-1], returns[-1])
         facts = (epsilon, policy, size, kappa if policy == "lcb" else 0.0, keep)
+        options = {"policy": policy, "episodes": episodes, "epsilon": epsilon, "keep": keep, "seed": seed}
+        options |= {"kappa": kappa} if policy == "lcb" else {"members": members} if policy != "mean" else {}
+        name = file_name(axes, config.make_box(world), **options)
         for path, config in zip(folders, configs, strict=True):
-            one = summarise(config.algorithm, world, axes, {config.seed: played[config.seed]}, *facts)
-            write_atomically(path / runs.EVALUATION, (json.dumps(one.to_dict()) + "\n").encode())
-        return summarise(config.algorithm, world, axes, played, *facts)
+            one = summarise(config.algorithm, world, axes, {config.seed: played[config.seed]}, *facts, name)
+            write_atomically(path / name, (json.dumps(one.to_dict()) + "\n").encode())
+        return summarise(config.algorithm, world, axes, played, *facts, name)

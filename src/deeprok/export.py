@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -115,10 +115,11 @@ def _checked_policy(policy: Any, origin: str) -> dict[str, Any]:
     return checked
 
 
-def to_onnx(network: QNetwork, theta: np.ndarray) -> bytes:
+def to_onnx(network: QNetwork, theta: np.ndarray, metadata: Mapping[str, str] | None = None) -> bytes:
     """The policy as an ONNX model: `obs` [batch, D] to `q` [batch, A] and `action` [batch].
 
     Where actions are numbers `q` are places between their ends, −1 to 1, and `action` [batch, A] the numbers.
+    The metadata are the model's properties.
     """
     onnx = _import_onnx()
     helper, kinds = onnx.helper, onnx.TensorProto
@@ -165,12 +166,22 @@ def to_onnx(network: QNetwork, theta: np.ndarray) -> bytes:
         weights,
     )
     model = helper.make_model(graph, producer_name="deeprok", opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    helper.set_model_props(model, dict(metadata or {}))
     onnx.checker.check_model(model)
     data: bytes = model.SerializeToString()
     return data
 
 
-def export_policy(network: QNetwork, theta: np.ndarray, world: World, kind: Format, out: Path) -> None:
+def _metadata(network: QNetwork, world: World, algorithm: str) -> dict[str, str]:
+    """What a reader of an ONNX model can't see in it; lists are JSON."""
+    facts = {"world": world.name, "algorithm": algorithm, "observation_scale": list(world.observation_scale)}
+    facts |= _actions(world) | {"input_scale": list(network.input_scale)}
+    return {name: fact if isinstance(fact, str) else json.dumps(fact) for name, fact in facts.items()}
+
+
+def export_policy(
+    network: QNetwork, theta: np.ndarray, world: World, kind: Format, out: Path, algorithm: str = ""
+) -> None:
     """Writes a policy, after checking on 10,000 states that it acts as the trained agent does."""
     if kind not in FORMATS:
         raise unknown("format", kind, FORMATS)
@@ -182,7 +193,7 @@ def export_policy(network: QNetwork, theta: np.ndarray, world: World, kind: Form
         outputs = json_q_values(json.loads(data), obs)
         actions = np.asarray(network.choose(jnp.asarray(outputs, np.float32)))
     else:
-        data = to_onnx(network, theta)
+        data = to_onnx(network, theta, _metadata(network, world, algorithm))
         evaluator = _import_onnx().reference.ReferenceEvaluator(data)
         actions = evaluator.run(["action"], {"obs": obs})[0]
     q = np.asarray(network.apply(jnp.asarray(theta), jnp.asarray(obs)))

@@ -29,6 +29,13 @@ class Layer(NamedTuple):
     bias: jax.Array  # [outputs]
 
 
+class LayerGradient(NamedTuple):
+    """∂Q(s, a) / ∂(weights, bias) of one layer: for each state and action an outer product."""
+
+    inputs: jax.Array  # [E, inputs + 1] what the layer is fed, and 1 for the bias
+    outputs: jax.Array  # [E, A, outputs] ∂Q(s, a) / ∂(what the layer gives before its activation)
+
+
 class QNetwork(NamedTuple):
     """Q(s, ·; θ) for flat θ.
 
@@ -95,6 +102,29 @@ class QNetwork(NamedTuple):
             x = activate(x @ layer.weights + layer.bias)
         return x @ last.weights + last.bias
 
+    def linearise(self, theta: jax.Array, obs: jax.Array) -> tuple[jax.Array, list[LayerGradient]]:
+        """Q(s, ·; θ) [E, A] at observations [E, D], and its gradient with respect to θ, layer by layer.
+
+        Row by row, `inputs ⊗ outputs` is the gradient in the order of the layer's slice of θ.
+        """
+        layers = self.layers(theta)
+        x = obs * np.asarray(self.input_scale, obs.dtype)
+        inputs, slopes = [], []
+        for layer in layers[:-1]:
+            inputs.append(_with_one(x))
+            x, pull_back = jax.vjp(ACTIVATIONS[self.activation], x @ layer.weights + layer.bias)
+            slopes.append(pull_back(jnp.ones_like(x))[0])
+        inputs.append(_with_one(x))
+        q = x @ layers[-1].weights + layers[-1].bias
+        outputs = [jnp.broadcast_to(jnp.eye(q.shape[-1], dtype=q.dtype), (*q.shape, q.shape[-1]))]
+        for layer, slope in zip(layers[:0:-1], slopes[::-1], strict=True):
+            outputs.append(outputs[-1] @ layer.weights.T * slope[:, None, :])
+        return q, [LayerGradient(*pair) for pair in zip(inputs, outputs[::-1], strict=True)]
+
     def choose(self, outputs: jax.Array) -> jax.Array:
         """The greedy action for outputs [..., A]: the first of the largest, or the numbers they stand for."""
         return jnp.argmax(outputs, axis=-1) if self.interval is None else self.interval.at(outputs)
+
+
+def _with_one(x: jax.Array) -> jax.Array:
+    return jnp.concatenate([x, jnp.ones_like(x[..., :1])], axis=-1)

@@ -204,7 +204,7 @@ def _refuse_full(folder: Path) -> None:
         raise DeeprokError(f"{folder} is a file; a run needs a new folder")
     if is_full:
         raise DeeprokError(
-            f"{folder} already exists and is not empty; go on with --resume {folder} or choose another --out"
+            f"{folder} already exists and is not empty; go on with 'deeprok train --resume {folder}' or choose another"
         )
 
 

@@ -177,7 +177,7 @@ def _play_cautiously(program: Any, belief: Any, kappa: float, episodes: int) -> 
     scores = {}
     for name, condition in _CAUTIOUS_WORLDS.items():
         grid, world = condition.grid, condition.change(program.world)
-        play = cell_player(world, cautious_policy(program.values, kappa), episodes)
+        play = cell_player(world, cautious_policy(program.network, program.estimator, kappa), episodes)
         returns = play(belief, grid_cells(world, parse_grid(grid, world.nominal)), EPSILON)[:-1]
         scores[name] = float((returns > world.success_return).mean())
     return scores

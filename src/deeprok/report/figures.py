@@ -69,7 +69,13 @@ class Band(NamedTuple):
     deviation: Sequence[float]
 
 
-def return_curves(results: Mapping[str, Band], parameter: str, values: Sequence[float], world: World) -> Figure:
+def return_curves(
+    results: Mapping[str, Band],
+    parameter: str,
+    values: Sequence[float],
+    world: World,
+    first_letter: str | None = "a",
+) -> Figure:
     """Return against one parameter: mean over all episodes and one standard deviation, a panel an agent.
 
     Args:
@@ -77,6 +83,7 @@ def return_curves(results: Mapping[str, Band], parameter: str, values: Sequence[
       parameter: what varies.
       values: its values.
       world: the world, for the nominal value.
+      first_letter: of the first panel, if panels have letters.
     """
     figure, panels = _panels(len(results))
     for i, (panel, (name, band)) in enumerate(zip(panels, results.items(), strict=True)):
@@ -85,16 +92,24 @@ def return_curves(results: Mapping[str, Band], parameter: str, values: Sequence[
         panel.plot(values, mean, color=_BLUE, marker="o", markersize=3)
         nominal = float(getattr(world.nominal, parameter))
         panel.axvline(nominal, color=_RED, linestyle="--", linewidth=1)
-        panel.annotate("nominal", (nominal, 4), xytext=(3, 0), textcoords="offset points", color=_RED, fontsize=8)
+        panel.annotate(
+            "nominal",
+            (nominal, 0.02),
+            xycoords=panel.get_xaxis_transform(),
+            xytext=(3, 0),
+            textcoords="offset points",
+            color=_RED,
+            fontsize=8,
+        )
         panel.set_ylim(0, world.horizon * 1.05)
-        panel.set_title(f"({chr(ord('a') + i)}) {NAMES.get(name, name)}")
+        panel.set_title(f"{_letter(first_letter, i)}{NAMES.get(name, name)}")
         panel.set_xlabel(_axis_name(world, parameter))
     panels[0].set_ylabel("return: mean ± one s.d.")
     return figure
 
 
 def success_maps(
-    results: Mapping[str, Any], grid: Mapping[str, Sequence[float]], world: World, first_letter: str = "d"
+    results: Mapping[str, Any], grid: Mapping[str, Sequence[float]], world: World, first_letter: str | None = "d"
 ) -> Figure:
     """Share of successful episodes over two parameters, one colour scale, a panel an agent.
 
@@ -102,7 +117,7 @@ def success_maps(
       results: agent -> [X, Y] share of successes.
       grid: the two parameters and their values.
       world: the world, for the nominal values.
-      first_letter: of the first panel.
+      first_letter: of the first panel, if panels have letters.
     """
     figure, panels = _panels(len(results))
     (across, xs), (up, ys) = grid.items()
@@ -113,10 +128,11 @@ def success_maps(
             ink = "white" if value < 55 else "black"
             panel.text(xs[column], ys[row], f"{value:.0f}", ha="center", va="center", fontsize=6, color=ink)
         nominal = float(getattr(world.nominal, across)), float(getattr(world.nominal, up))
-        panel.plot(
-            *nominal, marker="s", markersize=9, markerfacecolor="none", markeredgecolor=_RED, markeredgewidth=1.8
-        )
-        panel.set_title(f"({chr(ord(first_letter) + i)}) {NAMES.get(name, name)}: {success.mean():.0f} %", fontsize=10)
+        if xs[0] <= nominal[0] <= xs[-1] and ys[0] <= nominal[1] <= ys[-1]:
+            panel.plot(
+                *nominal, marker="s", markersize=9, markerfacecolor="none", markeredgecolor=_RED, markeredgewidth=1.8
+            )
+        panel.set_title(f"{_letter(first_letter, i)}{NAMES.get(name, name)}: {success.mean():.0f} %", fontsize=10)
         panel.set_xlabel(_axis_name(world, across))
         panel.set_xticks(xs, [f"{x:.3g}" for x in xs])
     panels[0].set_yticks(ys, [f"{y:.3g}" for y in ys])
@@ -447,6 +463,10 @@ def _panels(count: int) -> tuple[Figure, list[Any]]:
 
     figure = Figure(figsize=(3.4 * count, 3.2), layout="constrained")
     return figure, list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
+
+
+def _letter(first: str | None, panel: int) -> str:
+    return f"({chr(ord(first) + panel)}) " if first else ""
 
 
 def _axis_name(world: World, parameter: str) -> str:
