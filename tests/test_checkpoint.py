@@ -235,3 +235,14 @@ def test_replaced_only_when_whole(saved: Path, monkeypatch: pytest.MonkeyPatch) 
     checkpoint.save(saved, {"run": {"x": np.ones(3)}})
     assert seen == [saved]
     assert os.listdir(saved.parent) == [saved.name]
+
+
+def test_equal_arrays_make_equal_files(tmp_path: Path) -> None:
+    tree = {f"array {i}": np.full(i, i, np.float32) for i in range(20)}
+    written = set()
+    for i in range(5):
+        checkpoint.save(tmp_path / str(i), {"run": tree, "best": tree})
+        written.add((tmp_path / str(i)).read_bytes())
+    assert len(written) == 1
+    read = checkpoint.load(tmp_path / "0", "run", tree)
+    assert all(np.array_equal(read[name], tree[name]) for name in tree)

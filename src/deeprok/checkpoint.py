@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,7 +55,17 @@ def save(path: Path, parts: Mapping[str, Any]) -> None:
     }
     checksums = {name: _checksum(name, array) for name, array in tensors.items()}
     metadata = {_FORMAT_KEY: str(FORMAT), **checksums}
-    write_atomically(path, safetensors.numpy.save(tensors, metadata=metadata))
+    write_atomically(path, _with_sorted_metadata(safetensors.numpy.save(tensors, metadata=metadata)))
+
+
+def _with_sorted_metadata(data: bytes) -> bytes:
+    """The same safetensors file with its metadata in one order, so that equal arrays make equal files."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # arrays begin at multiples of eight bytes
+    return len(text).to_bytes(8, "little") + text + data[end:]
 
 
 def load(path: Path, part: str, template: T, verify: Literal["file", "part"] = "file") -> T:
