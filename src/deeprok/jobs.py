@@ -25,6 +25,7 @@ from typing import NamedTuple
 from deeprok import runs
 from deeprok.config import Config, check
 from deeprok.errors import DeeprokError
+from deeprok.progress import watched
 from deeprok.trainer import OnInterrupt, Report, interruptions, progress_of, train_together
 
 
@@ -42,13 +43,15 @@ def train(
       out: a new folder. It becomes the run folder or, if `seeds` is given, holds one for each.
       seeds: seeds to train instead of the settings' own.
       jobs: processes at once; by default as many as there are cores.
-      report: called after each chunk with the run's folder and its new line of metrics.
+      report: called after each chunk with the run's folder and its new line of metrics. If it is None, a line on
+        standard error shows the progress, where that is a terminal.
 
     Returns:
       The run folders.
     """
     folders = create(config, out, seeds, jobs)
-    begin(folders, jobs, report)
+    with contextlib.nullcontext(report) if report else watched(folders) as shown:
+        begin(folders, jobs, shown)
     return folders
 
 
