@@ -39,8 +39,12 @@ class Show(Protocol):
 @contextlib.contextmanager
 def _line(console: Console, what: str, total: float, completed: float, status: str) -> Iterator[Show]:
     """Shows a task until it ends: by a bar, or by lines from a thread, which speaks also while nothing else can."""
-    name = TextColumn("{task.description}", table_column=Column(min_width=len(what), no_wrap=True))
-    columns = (name, BarColumn(bar_width=10), TimeElapsedColumn(), TextColumn("{task.fields[status]}"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=10),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[status]}", table_column=Column(ratio=1, no_wrap=True)),  # what room is left
+    )
     said = f"{what}: {status}"
     ended, began = threading.Event(), time.monotonic()
 
@@ -48,7 +52,7 @@ def _line(console: Console, what: str, total: float, completed: float, status: s
         while not ended.wait(_SECONDS):
             console.print(f"{said} · {_minutes(time.monotonic() - began)} so far", soft_wrap=True, highlight=False)
 
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, transient=True, expand=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=total, completed=int(completed), status=status)
 
         def show(completed: float, status: str, what: str | None = None) -> None:
