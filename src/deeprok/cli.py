@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 import tyro
 from rich.table import Table
+from rich.text import Text
 
 from deeprok import jobs, runs
 from deeprok.calibration import calibrate
@@ -216,7 +217,7 @@ def _train_runs(name: Path, folders: Sequence[Path], count: int | None, train: C
     configs = {folder: runs.read_config(folder) for folder in folders}
     done = {folder: progress_of(folder)[1] for folder in folders}
     if all(done[folder] >= config.episodes for folder, config in configs.items()):
-        _err.print(f"{name} is finished: nothing to do", highlight=False)
+        _err.print(f"{name} is finished: nothing to do", highlight=False, markup=False)
     else:
         for warning in {config.warning() for config in configs.values()} - {None}:
             _err.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
@@ -225,7 +226,10 @@ def _train_runs(name: Path, folders: Sequence[Path], count: int | None, train: C
                 train(folders, count, report, on_interrupt)
         except KeyboardInterrupt:
             _err.print(
-                f"stopped; all is saved, go on with: deeprok train --resume {name}", highlight=False, soft_wrap=True
+                f"stopped; all is saved, go on with: deeprok train --resume {name}",
+                highlight=False,
+                markup=False,
+                soft_wrap=True,
             )
             raise
     table = Table("run", "episodes", "steps", "last return", "best trial", box=None, header_style="bold")
@@ -235,14 +239,14 @@ def _train_runs(name: Path, folders: Sequence[Path], count: int | None, train: C
         recent = [x for line in lines[-5:] for x in line["returns"]]
         trials = [line["trial_return"] for line in lines if "trial_return" in line]
         table.add_row(
-            str(folder),
+            Text(str(folder)),
             str(episodes),
             f"{steps:,}",
             f"{np.mean(recent):.1f}" if recent else "–",
             f"{max(trials):.1f}" if trials else "–",
         )
     _out.print(table)
-    _out.print(f"map where it works with: deeprok evaluate {name}", highlight=False, soft_wrap=True)
+    _out.print(f"map where it works with: deeprok evaluate {name}", highlight=False, markup=False, soft_wrap=True)
 
 
 def on_interrupt(count: int) -> None:
@@ -294,9 +298,9 @@ def _evaluate(words: Sequence[str]) -> None:
         return
     print_evaluation(result, _out)
     where = folder if (folder / runs.CONFIG).exists() else folder / "seed-*"
-    _out.print(f"kept in {where / result.file}", highlight=False, soft_wrap=True)
+    _out.print(f"kept in {where / result.file}", highlight=False, markup=False, soft_wrap=True)
     if plot:
-        _out.print(f"plot: {plot}", highlight=False, soft_wrap=True)
+        _out.print(f"plot: {plot}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _calibrate(words: Sequence[str]) -> None:
@@ -329,7 +333,7 @@ def _export(words: Sequence[str]) -> None:
         folder = max(folders, key=lambda path: runs.best_trial(path, program))
         theta = program.estimator.mean(runs.load_belief(folder, program, options.keep))
         export_policy(program.network, np.asarray(theta), program.world, options.format, options.out, config.algorithm)
-    _out.print(f"{folder} ({options.keep} weights) → {options.out}", highlight=False, soft_wrap=True)
+    _out.print(f"{folder} ({options.keep} weights) → {options.out}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _algorithms(words: Sequence[str]) -> None:
