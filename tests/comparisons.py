@@ -13,8 +13,8 @@ def bits(tree: Any) -> list[bytes]:
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
 
 
-def assert_equal_to_rounding(found: Any, expected: Any, tolerance: float = 1e-4) -> None:
-    """Two programs may round differently, which after some tens of updates is still small.
+def assert_equal_to_rounding(found: Any, expected: Any, tolerance: float = 1e-5) -> None:
+    """Two programs may round differently, which after some tens of updates is still tiny.
 
     The tolerance is relative to the largest number of each array.
     """

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import signal
 from pathlib import Path
@@ -73,7 +74,9 @@ def test_what_is_neutral() -> None:
     assert not PolicyConfig().neutral
 
 
-# Identities.
+# Identities. Sums over whole trajectories round more than those over mini-batches.
+
+same_to_rounding = functools.partial(assert_equal_to_rounding, tolerance=1e-4)
 
 
 def test_neutral_sets_are_the_plain_policy_gradient(train) -> None:
@@ -86,11 +89,11 @@ def test_neutral_sets_are_the_plain_policy_gradient(train) -> None:
     }
     for config in same.values():
         run = train(config, seeds=(0, 1), chunks=3)
-        assert_equal_to_rounding(run.last, plain.last)
-        assert_equal_to_rounding(run.logs, plain.logs)
+        same_to_rounding(run.last, plain.last)
+        same_to_rounding(run.logs, plain.logs)
     # Until its time EPOpt is the plain one, then no longer.
     epopt = train(make_config("epopt", **SMALL), seeds=(0, 1), chunks=3)
-    assert_equal_to_rounding(epopt.history[1], plain.history[1])
+    same_to_rounding(epopt.history[1], plain.history[1])
     assert np.abs(epopt.theta - plain.theta).max() > 1e-3 * np.abs(plain.theta).max()  # ten tolerances
     assert np.mean(plain.theta[0] == plain.theta[1]) < 0.1
 
@@ -98,7 +101,7 @@ def test_neutral_sets_are_the_plain_policy_gradient(train) -> None:
 def test_a_seed_among_others_is_the_seed_alone_and_ends(train) -> None:
     config = make_config("pg", **SMALL)
     together, alone = train(config, seeds=(0, 1), chunks=3), train(config, seeds=(1,), chunks=4)
-    assert_equal_to_rounding(jax.tree.map(lambda leaf: leaf[1:], together.last), alone.history[2])
+    same_to_rounding(jax.tree.map(lambda leaf: leaf[1:], together.last), alone.history[2])
     assert [int(state.episodes[0]) for state in alone.history] == [6, 12, 18, 18]
     assert [log.ended.sum() for log in alone.logs] == [6, 6, 6, 0]
     assert [bool(log.learned[0, 0]) for log in alone.logs] == [True, True, True, False]
