@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from deeprok import runs
 from deeprok.config import Config, make_config
 from deeprok.errors import DeeprokError
 from deeprok.evaluation import PAPER_GRID, cell_player, evaluate, grid_cells
-from deeprok.experiments import exam, paper, plan, references, sb3
+from deeprok.experiments import exam, kalman, paper, plan, references, sb3, table1
 from deeprok.experiments import studies as engine
 from deeprok.experiments.exam import CONDITIONS, Exam, Snapshots, make_examiner
 from deeprok.experiments.results import improvement, summarise
@@ -164,6 +165,13 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "jobs": ({"processes": 0}, "jobs is 0; it must be at least 1"),
     "nothing to resume": ({"resume": True}, "there is nothing to go on with in .*out; leave out --resume"),
 }
+
+
+@pytest.mark.parametrize("study", [paper.reproduce, kalman.study_filters, table1.study_systems])
+def test_a_second_study_in_a_folder_is_refused(tmp_path: Path, study: Any) -> None:
+    with runs.hold([tmp_path]), pytest.raises(DeeprokError, match=f"in use by process {os.getpid()}"):
+        study(out=tmp_path, console=Console(file=io.StringIO()))
+    assert [path.name for path in tmp_path.iterdir()] == [runs.LOCK]
 
 
 @pytest.mark.parametrize(("options", "message"), BAD.values(), ids=BAD)

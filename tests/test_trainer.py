@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 import json
+import os
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -543,6 +546,23 @@ def test_interruptions(number: signal.Signals) -> None:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == old
+
+
+def test_interruptions_are_acknowledged_within_compiled_code() -> None:
+    def busy() -> float:
+        """Compiled code, during which the main thread sees no signal; ends after this many seconds."""
+        began = time.monotonic()
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000_000)
+        return time.monotonic() - began
+
+    acknowledged: list[float] = []
+    with interruptions(lambda count: acknowledged.append(time.monotonic())) as interrupted:
+        began = time.monotonic()
+        threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
+        seconds = busy()
+        assert interrupted.is_set()
+    assert len(acknowledged) == 1
+    assert acknowledged[0] < began + seconds  # not only when the main thread was back
 
 
 def test_interruptions_in_another_thread() -> None:
