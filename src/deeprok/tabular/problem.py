@@ -129,9 +129,19 @@ def from_arrays(probability: ArrayLike, reward: ArrayLike, valid: ArrayLike | No
     mask = _mask(valid, p.shape[:2])
     _refuse_empty(p, mask)
     # A reward by successor matters where the nominal probability is 0 too, if support is on all states.
-    listed = mask[:, :, None] & (np.ones(p.shape, bool) if by_successor else p != 0)
-    s, a, t = np.nonzero(listed)
-    return _assemble(s, a, t, p[listed], rewards[listed], lambda i: "", p.shape[:2])
+    listed = np.broadcast_to(mask[:, :, None], p.shape) if by_successor else mask[:, :, None] & (p != 0)
+    if not (p.min() >= 0 and p.max() <= 1 + _SLACK and np.isfinite(r).all()):
+        s, a, t = np.nonzero(listed)
+        return _assemble(s, a, t, p[listed], rewards[listed], lambda i: "", p.shape[:2])  # which says what is wrong
+    # Rows that stand in order already: of a large model nothing is sorted, and ids of states are made once.
+    S, A, _ = p.shape
+    length = np.count_nonzero(listed, axis=2).reshape(-1)
+    if length.all() and length.min() == S:
+        successor, probability, reward = np.tile(np.arange(S, dtype=np.int32), S * A), p, rewards
+    else:
+        successor = np.tile(np.arange(S, dtype=np.int32), S * A)[listed.reshape(-1)]
+        probability, reward = p[listed], rewards[listed]
+    return _of_rows(S, A, np.concatenate([[0], np.cumsum(length)]), successor, probability, reward, lambda i: "")
 
 
 def from_successors(
@@ -304,19 +314,26 @@ def _assemble(
             row, t, p = row[first], t[first], mass
             order = order[first]
     start = np.searchsorted(row, np.arange(S * A + 1))
+    return _of_rows(S, A, start, t, p, r, place if order is None else lambda i: place(int(order[i])))
+
+
+def _of_rows(S: int, A: int, start: np.ndarray, t: np.ndarray, p: np.ndarray, r: np.ndarray, place: _Place) -> RMDP:
+    """A model of rows [S·A] in order, if they sum to 1; those that nearly do are scaled."""
     listed = np.flatnonzero(np.diff(start))
+    p, r = (np.array(x, float).reshape(-1) for x in (p, r))
     total = np.add.reduceat(p, start[listed])
     wrong = np.flatnonzero(np.abs(total - 1) > _SLACK)
     if wrong.size:
-        i = int(start[listed[wrong[0]]])
-        here = divmod(int(row[i]), A)
+        row = listed[wrong[0]]
+        here = divmod(int(row), A)
         raise DeeprokError(
-            f"{place(i if order is None else int(order[i]))}the probabilities of (s, a) = {here}"
-            f" sum to {total[wrong[0]]:.9g}; they must sum to 1"
+            f"{place(int(start[row]))}the probabilities of (s, a) = {here} sum to {total[wrong[0]]:.9g};"
+            " they must sum to 1"
         )
-    scale = np.ones(S * A)
-    scale[listed] = np.where(np.abs(total - 1) > _ROUNDING, total, 1.0)
-    return RMDP(S, A, start, t.astype(np.int32), p / scale[row], np.asarray(r, float))
+    rounded = np.abs(total - 1) > _ROUNDING
+    if rounded.any():
+        p /= np.repeat(np.where(rounded, total, 1.0), np.diff(start)[listed])
+    return RMDP(S, A, start, t.astype(np.int32, copy=False), p, r)
 
 
 def _count(ids: np.ndarray, kind: str, successors: np.ndarray | None = None) -> int:
