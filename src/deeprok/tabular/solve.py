@@ -35,12 +35,11 @@ from numpy.typing import ArrayLike
 
 from deeprok.errors import DeeprokError, unknown
 from deeprok.tabular import srect
-from deeprok.tabular.problem import RMDP, Block, Layout, from_transitions, lay_out
+from deeprok.tabular.problem import RMDP, Block, Layout, Support, from_transitions, lay_out
 from deeprok.types import record
 from deeprok.uncertainty import balls
 
 Rect = Literal["sa", "s"]
-Support = Literal["nominal", "all"]
 Objective = Literal["robust", "optimistic", "nominal"]
 Method = Literal["vi", "ppi", "mpi"]
 
@@ -104,7 +103,7 @@ class Setting(TypedDict, total=False):
     radius: ArrayLike | None
     discount: float
     rect: Rect
-    support: Support
+    support: Support | None
     objective: Objective
     horizon: int | None
     weights: ArrayLike | None
@@ -117,7 +116,7 @@ def solve(
     radius: ArrayLike | None = None,
     discount: float = 0.99,
     rect: Rect = "sa",
-    support: Support = "nominal",
+    support: Support | None = None,
     objective: Objective = "robust",
     tol: float = 1e-8,
     horizon: int | None = None,
@@ -135,7 +134,9 @@ def solve(
       discount: γ, above 0 and below 1; 1 with a horizon only.
       rect: `sa`: nature answers each state and action by itself; `s`: the radius is a budget for all
         actions of a state, and the best policy is randomised.
-      support: whether nature may move mass to nominal successors only or to all states.
+      support: where nature may move mass: `nominal`, to the successors of positive probability; `listed`, to
+        those that the problem lists with probability 0 too; `all`, to all states. If not given `nominal`, or
+        for a problem made of samples all that it does not rule out.
       objective: `robust`: nature is the enemy; `optimistic`: a friend; `nominal`: there is no nature.
       tol: the error bound to reach.
       horizon: the number of decisions; without end if not given.
@@ -191,13 +192,17 @@ def evaluate(
 # --- the game ------------------------------------------------------------------------------------------
 
 
+#: Outcomes to look at: nominal successors, all that are listed, nominal ones and the worst state, all states.
+Reach = Literal["nominal", "listed", "worst", "every"]
+
+
 class _Rules(NamedTuple):
     """What a sweep is compiled for."""
 
     set: str
     sign: int  # 1: nature is the enemy, −1: a friend, 0: absent
     shared: bool  # whether the actions of a state share a budget
-    reach: Literal["listed", "worst", "every"]  # nominal successors, those and the worst state, all states
+    reach: Reach
 
 
 @record
@@ -232,13 +237,14 @@ def _game(
     radius: ArrayLike | None = None,
     discount: float = 0.99,
     rect: Rect = "sa",
-    support: Support = "nominal",
+    support: Support | None = None,
     objective: Objective = "robust",
     horizon: int | None = None,
     weights: ArrayLike | None = None,
     cost: ArrayLike | None = None,
 ) -> _Game:
     """Checks a setting and lays the problem out for it; `given` says that the policy is."""
+    asked, support = support is not None, support or problem.support
     for field, value, known in (
         ("set", set, tuple(SETS)),
         ("rect", rect, get_args(Rect)),
@@ -265,7 +271,12 @@ def _game(
     shared = rect == "s" and (sign > 0 or (sign < 0 and given))
     if not shared:
         level = np.ascontiguousarray(np.broadcast_to(level.T, (problem.actions, problem.states)).T)
-    reach = _reach(problem, name) if sign and support == "all" else "listed"
+    if sign and not asked and set in _CLOSED and set != "finite" and _may_be_more(problem):
+        raise DeeprokError(
+            f"set is '{set}', which never gives mass to a successor that was not seen, but the problem is made of"
+            " samples that need not show all; take l1, tv, linf, l2, burg or wasserstein, or give support='nominal'"
+        )
+    reach = _reach(problem, name, support) if sign else "nominal"
     rules = _Rules(name if sign else "nominal", sign, shared, reach)
     lone = rect == "s" and sign < 0 and not given
     return _Game(problem, rules, discount, level, extra, lone, _table(problem, rules, level))
@@ -275,8 +286,9 @@ def _table(problem: RMDP, rules: _Rules, radius: np.ndarray) -> _Table:
     """Columns if rows are dense and nature moves the same way in all of them; else blocks."""
     S, A = problem.states, problem.actions
     dense = rules.set in ("l1", "tv") and rules.sign and not rules.shared and 4 * len(problem.reward) >= S * S * A
-    full = rules.reach == "worst" or (problem.probability > 0).sum() == problem.valid.sum() * S
-    if not (dense and full and _constant(problem).all()):
+    reached = len(problem.reward) if rules.reach == "listed" else (problem.probability > 0).sum()
+    full = rules.reach == "worst" or reached == problem.valid.sum() * S
+    if not (dense and full and problem.constant.all()):
         return _blocks(problem, rules, radius)
     if len(problem.reward) == S * A * S:
         rows = problem.probability.reshape(S * A, S)
@@ -290,14 +302,17 @@ def _table(problem: RMDP, rules: _Rules, radius: np.ndarray) -> _Table:
 
 
 def _blocks(problem: RMDP, rules: _Rules, radius: np.ndarray) -> Layout:
-    return lay_out(problem, radius, rules.set == "finite" and rules.sign != 0, rules.reach == "every")
+    models = rules.set == "finite" and rules.sign != 0
+    return lay_out(problem, radius, models, rules.reach in ("listed", "every"), rules.reach == "every")
 
 
-def _reach(problem: RMDP, name: str) -> Literal["listed", "worst", "every"]:
-    """Where nature must look if it may move mass to all states."""
-    if name in _CLOSED:
+def _reach(problem: RMDP, name: str, support: Support) -> Reach:
+    """Where nature must look for a set, by where it may move mass."""
+    if support == "nominal" or name in _CLOSED:
+        return "nominal"
+    if support == "listed":
         return "listed"
-    constant, length = _constant(problem), np.diff(problem.start)
+    constant, length = problem.constant, np.diff(problem.start)
     if constant.all():
         return "worst" if name in _TO_WORST else "every"
     unknown_reward = np.flatnonzero(~constant & (length < problem.states))
@@ -310,13 +325,12 @@ def _reach(problem: RMDP, name: str) -> Literal["listed", "worst", "every"]:
     return "every"
 
 
-def _constant(problem: RMDP) -> np.ndarray:
-    """[S·A] whether the rewards of a row are the same for all successors."""
-    filled = np.diff(problem.start) > 0
-    first = problem.start[:-1][filled]
-    same = np.ones(len(filled), bool)
-    same[filled] = np.maximum.reduceat(problem.reward, first) == np.minimum.reduceat(problem.reward, first)
-    return same
+def _may_be_more(problem: RMDP) -> bool:
+    """Whether nature may move mass to a successor of nominal probability 0."""
+    if problem.support == "listed":
+        return bool((problem.probability == 0).any())
+    positive = (problem.probability > 0).sum()
+    return problem.support == "all" and bool(positive < problem.valid.sum() * problem.states)
 
 
 def _check_tol(tol: float) -> float:

@@ -305,7 +305,8 @@ def _dinkelbach(tilt: Callable[[jax.Array], _Tilt], floor: jax.Array, mean: jax.
         moving = jnp.any(jnp.abs(ahead - price) > 1e-10 * price)
         return count + 1, u, ahead, policy, too_large, moving
 
-    spread = jnp.maximum(tilt(jnp.zeros_like(mean)).slope, tiny)
+    # A first guess, from the slope at 0 if that says something of the way to the floor.
+    spread = jnp.maximum(tilt(jnp.zeros_like(mean)).slope, 1e-4 * jnp.square(jnp.where(mean > low, mean - low, 1.0)))
     price = jnp.where(mean > jnp.max(floor), jnp.sqrt(2 * budget / (len(mean) * spread)), 0.0)
     held = jax.nn.one_hot(jnp.argmax(floor), len(floor), dtype=price.dtype)
     start: _Carry = (jnp.int32(0), jnp.max(floor), price, held, jnp.full_like(price, jnp.inf), jnp.bool_(True))
@@ -349,14 +350,14 @@ def by_tangents(tangent: _Tangents, valid: jax.Array, budget: jax.Array) -> Shar
       budget: κ.
     """
     nothing = jnp.zeros(len(valid))
-    first, last = tangent(nothing), tangent(nothing + budget)
-    alone = jnp.where(valid, last.value, -jnp.inf)
-    floor = jnp.max(alone)
-    scale = jnp.max(jnp.where(valid, first.value, 0.0))
-    flat = 1e-13 * (first.value - last.value)  # what a tangent must fall by, or it says nothing
+    ends = jax.vmap(tangent)(jnp.stack([nothing, nothing + budget]))  # one program for both, and one for the loop
+    first, last = ends.value
+    alone = jnp.where(valid, last, -jnp.inf)
+    scale = jnp.max(jnp.where(valid, first, 0.0))
+    flat = 1e-13 * (first - last)  # what a tangent must fall by, or it says nothing
 
     def step(carry: _Carry) -> _Carry:
-        count, u, top, rate, policy, share, _ = carry
+        count, u, top, rate, policy, share, *_ = carry
         at = tangent(share)
         slopes = valid & (at.steepness * budget > flat)  # if not, its last outcome is emptied: the tangent before holds
         rate = jnp.where(slopes, 1.0 / jnp.where(slopes, at.steepness, 1.0), rate)
@@ -366,12 +367,21 @@ def by_tangents(tangent: _Tangents, valid: jax.Array, budget: jax.Array) -> Shar
         u = jnp.maximum(u, met)
         ahead = jnp.clip(rate * (top - u), 0.0, budget)
         above = jnp.max(jnp.where(valid, at.value, -jnp.inf)) - u > 4 * np.finfo(u.dtype).eps * scale
-        return count + 1, u, top, rate, policy, ahead, above & jnp.any(ahead != share)
+        return count + 1, u, top, rate, policy, ahead, at.distribution, above & jnp.any(ahead != share)
 
     pure = jax.nn.one_hot(jnp.argmax(alone), len(valid), dtype=nothing.dtype)
-    start: _Carry = (jnp.int32(0), floor, nothing, nothing, pure, nothing, jnp.bool_(True))
-    _, u, *_, policy, share, _ = jax.lax.while_loop(lambda c: c[6] & (c[0] < _STEPS), step, start)
-    return Shared(u, policy, tangent(share).distribution)
+    start: _Carry = (
+        jnp.int32(0),
+        jnp.max(alone),
+        nothing,
+        nothing,
+        pure,
+        nothing,
+        ends.distribution[0],
+        jnp.bool_(True),
+    )
+    _, u, *_, policy, _, rows, _ = jax.lax.while_loop(lambda c: c[7] & (c[0] < _STEPS), step, start)
+    return Shared(u, policy, rows)
 
 
 class _Spent(NamedTuple):
@@ -380,6 +390,7 @@ class _Spent(NamedTuple):
     share: jax.Array  # [A]
     value: jax.Array  # [A] π q
     steepness: jax.Array  # [A] how fast that falls with the share
+    rows: jax.Array  # [A, M] nature's answer
 
 
 def of_policy_by_tangents(tangent: _Tangents, policy: jax.Array, budget: jax.Array) -> Shared:
@@ -398,17 +409,21 @@ def of_policy_by_tangents(tangent: _Tangents, policy: jax.Array, budget: jax.Arr
 
     def spend(share: jax.Array) -> _Spent:
         at = tangent(share)
-        return _Spent(share, policy * at.value, policy * at.steepness)
+        return _Spent(share, policy * at.value, policy * at.steepness, at.distribution)
 
     def choose(which: jax.Array, one: _Spent, other: _Spent) -> _Spent:
-        return _Spent(*(jnp.where(which, x, y) for x, y in zip(one, other, strict=True)))
+        def pick(x: jax.Array, y: jax.Array) -> jax.Array:
+            return jnp.where(which if x.ndim == 1 else which[..., None], x, y)
+
+        picked: _Spent = jax.tree.map(pick, one, other)
+        return picked
 
     def through(cheap: _Spent, dear: _Spent) -> jax.Array:
         room = jnp.sum(dear.share - cheap.share)
         return jnp.where(room > 0, jnp.sum(cheap.value - dear.value) / jnp.where(room > 0, room, 1.0), 0.0)
 
-    cheap = spend(jnp.zeros_like(policy))
-    dear = spend(jnp.where(policy > 0, budget, 0.0))
+    ends = jax.vmap(spend)(jnp.stack([jnp.zeros_like(policy), jnp.where(policy > 0, budget, 0.0)]))
+    cheap, dear = (jax.tree.map(lambda x, i=i: x[i], ends) for i in range(2))
     enough = jnp.sum(dear.share) <= budget  # one action is taken, and all is spent on it
     cheap = choose(enough, dear, cheap)
     tolerance = 500 * np.finfo(policy.dtype).eps * jnp.sum(jnp.abs(cheap.value))
@@ -442,11 +457,10 @@ def of_policy_by_tangents(tangent: _Tangents, policy: jax.Array, budget: jax.Arr
 
     start: State = (jnp.int32(0), cheap, dear, cheap, dear, through(cheap, dear), ~enough)
     _, cheap, dear, *_ = jax.lax.while_loop(lambda state: state[6] & (state[0] < 4 * _STEPS), step, start)
-    less, more = tangent(cheap.share), tangent(dear.share)
     room = jnp.sum(dear.share - cheap.share)
     part = jnp.clip((budget - jnp.sum(cheap.share)) / jnp.where(room > 0, room, 1.0), 0.0, 1.0)
-    value = (1 - part) * policy @ less.value + part * policy @ more.value
-    return Shared(value, policy, (1 - part) * less.distribution + part * more.distribution)
+    value = (1 - part) * jnp.sum(cheap.value) + part * jnp.sum(dear.value)
+    return Shared(value, policy, (1 - part) * cheap.rows + part * dear.rows)
 
 
 def _sum_above(amount: jax.Array, values: jax.Array) -> jax.Array:
