@@ -125,6 +125,21 @@ def test_the_simulation_repeats_and_seeds_differ() -> None:
     assert not np.array_equal(visits(0).features, visits(1).features)
 
 
+def test_successors_are_drawn_as_often_as_they_are_likely() -> None:
+    """On a share that rises nine times in ten, most of the prices that are visited next have risen."""
+    put = adp.american_put(chance=0.9, low=100.0, high=100.0)
+    seen: list[np.ndarray] = []
+
+    def wait(states: np.ndarray) -> np.ndarray:
+        seen.append(states)
+        return np.zeros(len(states), int)
+
+    adp.visit(put, wait, episodes=2000, steps=2)
+    second = seen[2]  # what the policy is asked on the way: the first states, their successors, the second states
+    assert (second[:, 0] == 1).all()
+    assert np.mean(second[:, 1] > 100) == pytest.approx(0.9, abs=0.03)
+
+
 # --- the condition ------------------------------------------------------------------------------------
 
 

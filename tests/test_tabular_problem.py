@@ -3,6 +3,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +16,12 @@ from deeprok.tabular import (
     from_samples,
     from_successors,
     from_transitions,
+    radii,
     read_csv,
     write_csv,
 )
 from deeprok.tabular.problem import COLUMNS, lay_out
+from deeprok.uncertainty import likelihood_ratio, weissman
 
 HEADER = ",".join(COLUMNS)
 FIELDS = ("start", "successor", "probability", "reward")
@@ -87,7 +90,7 @@ def test_samples_are_counted() -> None:
     keep = ~((s == 2) & (a == 1))
     s, a, t = s[keep], a[keep], t[keep]
     r = rng.normal(size=len(s))
-    model = from_samples(s, a, t, r)
+    model = from_samples(s, a, t, r, unseen_reward=0.0, unseen_actions="leave_out")
     assert model.counts is not None
     counts = np.zeros((4, 2, 4))
     total = np.zeros((4, 2, 4))
@@ -100,6 +103,43 @@ def test_samples_are_counted() -> None:
     dense, reward = model.dense()
     np.testing.assert_allclose(dense, counts / np.maximum(counts.sum(-1, keepdims=True), 1), atol=1e-12)
     np.testing.assert_allclose(reward, total / np.maximum(counts, 1), atol=1e-12)
+
+
+SEEN = ([0, 0, 0, 1], [0, 0, 1, 0], [0, 1, 0, 1])
+
+
+def test_successors_that_were_not_seen_are_there_too() -> None:
+    every = from_samples(*SEEN, [1.0, 1.0, 2.0, 0.0], unseen_actions="leave_out")
+    assert every.support == "all"
+    assert len(every.reward) == 4  # rewards don't depend on the successor: nothing needs to be listed
+    known = from_samples(*SEEN, [1.0, 3.0, 2.0, 0.0], unseen_reward=-5.0, unseen_actions="leave_out")
+    assert known.support == "listed"
+    p, r = known.dense()
+    np.testing.assert_allclose(p, [[[0.5, 0.5], [1, 0]], [[0, 1], [0, 0]]])
+    np.testing.assert_allclose(r, [[[1, 3], [2, -5]], [[-5, 0], [0, 0]]])
+    assert len(known.reward) == 6
+    by_action = from_samples(*SEEN, [1.0, 3.0, 2.0, 0.0], np.array([[9, 8], [7, 6]]), unseen_actions="leave_out")
+    np.testing.assert_allclose(by_action.dense()[1], [[[1, 3], [2, 8]], [[7, 0], [0, 0]]])
+    # A terminal state stays where it is.
+    possible = np.array([[True, True], [False, True]])
+    ruled = from_samples(*SEEN, [1.0, 1.0, 2.0, 0.0], possible=possible, unseen_actions="leave_out")
+    assert ruled.support == "listed"
+    np.testing.assert_array_equal(ruled.successor, [0, 1, 0, 1, 1])
+    np.testing.assert_allclose(ruled.reward, [1, 1, 2, 2, 0])
+    assert from_arrays(P, R).support == "nominal"
+
+
+def test_radii_hold_all_rows_at_once() -> None:
+    """What is missing to the confidence is shared by the rows that leave a doubt, over all outcomes there may be."""
+    rows = [0] * 30 + [1] * 20 + [2] * 10
+    model = from_samples(rows, [0] * 60, rows, [0.0] * 60)
+    expected = weissman(np.array([[[30, 0, 0]], [[20, 0, 0]], [[10, 0, 0]]]), 1 - 0.1 / 3)
+    np.testing.assert_allclose(radii(model, 0.9), expected)
+    possible = np.array([[1, 1, 0], [1, 1, 1], [0, 0, 1]], bool)
+    ruled = from_samples(rows, [0] * 60, rows, [0.0] * 60, possible=possible)
+    expected = [[weissman([30, 0], 0.95)], [weissman([20, 0, 0], 0.95)], [0.0]]
+    np.testing.assert_allclose(radii(ruled, 0.9), expected)
+    np.testing.assert_allclose(radii(ruled, 0.9, "likelihood_ratio")[1, 0], likelihood_ratio([20, 0, 0], 0.95))
 
 
 def test_models_are_joined_on_all_their_successors() -> None:
@@ -152,6 +192,12 @@ BAD_FILES: list[tuple[str, list[str], str]] = [
     ("negative id", ["-1,0,0,1,0", *GOOD], r"line 2: \(s, a\) = \(-1, 0\).*count from 0"),
     ("no id", [*GOOD, "1.5,0,0,1,0"], "line 6: idstatefrom is '1.5'; it must be a whole number"),
     ("no number", [*GOOD, "1,0,0,one,0"], "line 6: probability is 'one'; it must be a number"),
+    (
+        "long cell",
+        [*GOOD, "1,0,0," + "9x" * 100_000 + ",0"],
+        "line 6: probability is '(9x){39}9…'; it must be a number",
+    ),
+    ("quotes", [*GOOD, '1,0,0,"1,0'], "line 6: probability is '\"1'; it must be a number"),
     ("short line", [*GOOD, "1,0,0,1"], "line 6: there are 4 values; there must be 5"),
     ("long line", [*GOOD, "1,0,0,1,0,0"], "line 6: there are 6 values; there must be 5"),
     ("nothing", [], "has no transitions"),
@@ -176,6 +222,7 @@ def test_bad_files_get_one_sentence_with_the_line(lines: list[str], said: str, t
         ),
         (HEADER + ",idoutcome", "line 1: there is the column 'idoutcome' too many"),
         (HEADER + ",reward", "line 1: there is the column 'reward' too many"),
+        (HEADER + "," + "x" * 1000, "line 1: there is the column 'x{79}…' too many in the columns .{80}; needed"),
     ],
 )
 def test_bad_headers(header: str, said: str, tmp_path: Path) -> None:
@@ -218,6 +265,32 @@ BAD_ARRAYS: list[tuple[str, Callable[[], RMDP], str]] = [
     ("samples", lambda: from_samples([0], [0], [1], [0.0]), "state 1 has no transitions"),
     ("sample", lambda: from_samples([0], [-1], [0], [0.0]), "count from 0"),
     ("no samples", lambda: from_samples(*np.zeros((3, 0), int), np.zeros(0)), "no transitions"),
+    (
+        "unseen action",
+        lambda: from_samples(*SEEN, [0.0] * 4),
+        r"show no \(s, a\) = \(1, 1\), nor 0 others of 4; unseen_",
+    ),
+    ("unseen actions", lambda: from_samples(*SEEN, [0.0] * 4, unseen_actions="drop"), "unknown unseen_actions 'drop'"),
+    (
+        "unseen reward",
+        lambda: from_samples(*SEEN, [1.0, 3.0, 0.0, 0.0], unseen_actions="leave_out"),
+        r"rewards of \(s, a\) = \(0, 0\) differ by successor, and 2 successors .*; give unseen_reward, .* possible$",
+    ),
+    (
+        "impossible",
+        lambda: from_samples(*SEEN, [0.0] * 4, possible=np.eye(2), unseen_actions="leave_out"),
+        r"possible is false for \(s, a\) = \(0, 0\) and its successor 1, which the samples show",
+    ),
+    (
+        "shape of possible",
+        lambda: from_samples(*SEEN, [0.0] * 4, possible=np.eye(3), unseen_actions="leave_out"),
+        "possible has the shape",
+    ),
+    (
+        "no reward",
+        lambda: from_samples(*SEEN, [0.0] * 4, unseen_reward=np.nan, unseen_actions="leave_out"),
+        r"\(s, a\) = \(0, 1\) has the reward nan on the way to state 1",
+    ),
     ("no models", lambda: from_models([]), "models is empty"),
     (
         "models",
@@ -239,6 +312,34 @@ def test_bad_arrays_get_one_sentence(make: Callable[[], RMDP], said: str) -> Non
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"confidence": 1.0}, "confidence is 1; it must lie between 0 and 1"),
+        ({"confidence": 0.9, "rule": "wald"}, "unknown rule 'wald'"),
+    ],
+)
+def test_bad_radii(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(DeeprokError, match=said):
+        radii(from_samples([0], [0], [0], [0.0]), **arguments)
+    with pytest.raises(DeeprokError, match="the problem has no counts; make it with from_samples"):
+        radii(from_arrays(P, R), 0.9)
+
+
+def test_dense_models_are_read_as_others_are() -> None:
+    """In order already, they are not sorted."""
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(4), (4, 3)).round(6)  # which does not quite sum to 1
+    for reward in (rng.normal(size=(4, 3)), rng.normal(size=(4, 3, 4))):
+        s, a, t = np.indices(p.shape).reshape(3, -1)
+        full = np.broadcast_to(reward[:, :, None] if reward.ndim == 2 else reward, p.shape)
+        model = from_arrays(p, reward)
+        same(model, from_transitions(s[::-1], a[::-1], t[::-1], p.reshape(-1)[::-1], full.reshape(-1)[::-1]))
+        np.testing.assert_allclose(np.add.reduceat(model.probability, model.start[:-1]), 1.0, atol=1e-15)
+        assert not np.shares_memory(model.probability, p)
+        assert not np.shares_memory(model.reward, reward)
+
+
 def test_large_files_are_read_at_once(tmp_path: Path) -> None:
     S = 50_000
     rng = np.random.default_rng(0)
@@ -258,7 +359,7 @@ def test_one_long_row_does_not_pad_the_others(x64) -> None:
     successor = np.concatenate([(np.arange(S) + 1) % S, np.arange(S), [3, 4]])
     probability = np.concatenate([np.ones(S), np.full(S, 1 / S), [0.5, 0.5]])
     model = from_transitions(state, action, successor, probability, 0.0)
-    layout = lay_out(model, np.zeros((S, 3)), False, False)
+    layout = lay_out(model, np.zeros((S, 3)), False, False, False)
     assert sum(block.successor.size for block in layout.blocks) < 5 * len(state)
     for block in layout.blocks:
         length = block.successor.shape[-1] if block.length is None else np.asarray(block.length)[..., None]

@@ -23,8 +23,9 @@ from deeprok.errors import DeeprokError, shown, unknown
 from deeprok.progress import work_bar
 from deeprok.report import figures
 from deeprok.tabular import RMDP, SETS, Solution, evaluate, read_csv, solve, write_csv
+from deeprok.tabular.problem import Support
 from deeprok.tabular.problems import PROBLEMS, Instance, Labels, parse
-from deeprok.tabular.solve import Method, Objective, Rect, Setting, Support
+from deeprok.tabular.solve import Method, Objective, Rect, Setting
 
 _SHOWN = 20  # states printed of a model that has more
 _FILE_DISCOUNT = 0.99
@@ -53,7 +54,7 @@ class Solve:
     rect: Rect = "sa"
     """Nature answers each state and action by itself, or shares the radius over a state's actions (s)."""
     support: Support = "nominal"
-    """Nature moves mass to the successors of the nominal model, or to all states."""
+    """Nature moves mass to the nominal model's successors, to those listed with probability 0 too, or to all states."""
     objective: Objective = "robust"
     """Nature is the enemy, a friend, or absent."""
     method: Annotated[Method | None, tyro.conf.arg(help_behavior_hint="(default: ppi, or vi where it can't be)")] = None
@@ -217,7 +218,7 @@ def _headline(problem: Instance, options: Solve, radius: str) -> str:
     nature = "nominal model"
     if options.objective != "nominal":
         rect = "" if options.rect == "sa" else ", shared by the actions of a state"
-        reach = "" if options.support == "nominal" else ", to any state"
+        reach = {"nominal": "", "listed": ", to any listed state", "all": ", to any state"}[options.support]
         nature = f"{options.objective}, {options.set}{radius}{rect}{reach}"
     stages = f" · {options.horizon} decisions" if options.horizon else ""
     return f"[bold]{problem.name}[/bold] · {counts} · {nature} · discount {setting['discount']:g}{stages}"

@@ -7,6 +7,7 @@ from deeprok.tabular.problem import (
     from_samples,
     from_successors,
     from_transitions,
+    radii,
     read_csv,
     write_csv,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "from_samples",
     "from_successors",
     "from_transitions",
+    "radii",
     "read_csv",
     "solve",
     "write_csv",

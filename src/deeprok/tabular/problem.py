@@ -8,11 +8,11 @@ ever made of a sparse one. The columns of the CSV files are those of craam2:
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +20,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from deeprok.checkpoint import write_atomically
-from deeprok.errors import DeeprokError
+from deeprok.errors import DeeprokError, unknown
 from deeprok.types import record
+from deeprok.uncertainty.confidence import RULES
+
+#: Where nature may move mass: to successors of positive probability, to all that are listed, or to all states.
+Support = Literal["nominal", "listed", "all"]
+#: What becomes of actions that samples don't show.
+UnseenActions = Literal["refuse", "leave_out"]
 
 COLUMNS = ("idstatefrom", "idaction", "idstateto", "probability", "reward")
 
@@ -53,6 +59,8 @@ class RMDP:
       reward: [N], by successor.
       models: [K, N], the probabilities in each of K models for the set `finite`; `probability` is their mean.
       counts: [S, A], how often each action was seen, if the model is made of samples.
+      support: where nature may move mass if solvers are not told. The successors of a model that is known
+        are known; samples need not show all there are.
     """
 
     states: int
@@ -63,6 +71,7 @@ class RMDP:
     reward: np.ndarray
     models: np.ndarray | None = None
     counts: np.ndarray | None = None
+    support: Support = "nominal"
 
     @property
     def valid(self) -> np.ndarray:
@@ -73,6 +82,15 @@ class RMDP:
     def row(self) -> np.ndarray:
         """[N] the row s·A + a that each transition belongs to."""
         return np.repeat(np.arange(self.states * self.actions), np.diff(self.start))
+
+    @property
+    def constant(self) -> np.ndarray:
+        """[S·A] whether the rewards of a row are the same for all its successors."""
+        filled = np.diff(self.start) > 0
+        first = self.start[:-1][filled]
+        same = np.ones(len(filled), bool)
+        same[filled] = np.maximum.reduceat(self.reward, first) == np.minimum.reduceat(self.reward, first)
+        return same
 
     def dense(self) -> tuple[np.ndarray, np.ndarray]:
         """[S, A, S] probabilities and rewards; rewards of transitions that are not listed are 0."""
@@ -129,9 +147,17 @@ def from_arrays(probability: ArrayLike, reward: ArrayLike, valid: ArrayLike | No
     mask = _mask(valid, p.shape[:2])
     _refuse_empty(p, mask)
     # A reward by successor matters where the nominal probability is 0 too, if support is on all states.
-    listed = mask[:, :, None] & (np.ones(p.shape, bool) if by_successor else p != 0)
-    s, a, t = np.nonzero(listed)
-    return _assemble(s, a, t, p[listed], rewards[listed], lambda i: "", p.shape[:2])
+    listed = np.broadcast_to(mask[:, :, None], p.shape) if by_successor else mask[:, :, None] & (p != 0)
+    if not (p.min() >= 0 and p.max() <= 1 + _SLACK and np.isfinite(r).all()):
+        s, a, t = np.nonzero(listed)
+        return _assemble(s, a, t, p[listed], rewards[listed], lambda i: "", p.shape[:2])  # which says what is wrong
+    # Rows that stand in order already: of a large model nothing is sorted, and ids of states are made once.
+    S, A, _ = p.shape
+    length = np.count_nonzero(listed, axis=2).reshape(-1)
+    t = np.tile(np.arange(S, dtype=np.int32), S * A)
+    if length.min() < S:
+        t, p, rewards = t[listed.reshape(-1)], p[listed], rewards[listed]
+    return _of_rows(S, A, np.concatenate([[0], np.cumsum(length)]), t, p, rewards, lambda i: "")
 
 
 def from_successors(
@@ -156,22 +182,42 @@ def from_successors(
     return _assemble(s, a, t[listed], p[listed], rewards[listed], lambda i: "", p.shape[:2])
 
 
-def from_samples(state: ArrayLike, action: ArrayLike, successor: ArrayLike, reward: ArrayLike) -> RMDP:
+def from_samples(
+    state: ArrayLike,
+    action: ArrayLike,
+    successor: ArrayLike,
+    reward: ArrayLike,
+    unseen_reward: ArrayLike | None = None,
+    possible: ArrayLike | None = None,
+    unseen_actions: UnseenActions = "refuse",
+) -> RMDP:
     """A model from samples: frequencies as probabilities, mean rewards, and `counts` [S, A].
 
-    A state has the actions that it was seen to take.
+    That a successor was not seen does not mean that there is none: nature may move mass to every state, or
+    to those that are `possible`. `radii` gives the sets that then hold the true model, which
+    is about transitions alone: rewards are taken as they were seen.
+
+    An action that a state was never seen to take can't be judged. It is left out only if that is asked for.
+    The values of `solve` are then those of policies that never take it, which is all that a lower bound needs;
+    an upper one (`objective="optimistic"`) knows nothing of it either.
 
     Args:
       state: [N] ids from 0 to S − 1; a terminal state needs a sample that stays where it is.
       action: [N] ids from 0 to A − 1.
       successor: [N] ids of states.
       reward: [N].
+      unseen_reward: the reward of successors that were not seen, or the least that it may be: a number, [S, A]
+        or [S, A, S]. If it is not given, rewards must not depend on the successor in any sample.
+      possible: [S, S] or [S, A, S], the successors that there may be; all if not given.
+      unseen_actions: `refuse`, or `leave_out`.
     """
     s, a, t = (_ids(x, name) for x, name in ((state, "state"), (action, "action"), (successor, "successor")))
     r = np.asarray(reward, float)
     if not (s.ndim == 1 and s.shape == a.shape == t.shape == r.shape):
         shapes = ", ".join(str(x.shape) for x in (s, a, t, r))
         raise DeeprokError(f"state, action, successor and reward have the shapes {shapes}; give lists of one length")
+    if unseen_actions not in get_args(UnseenActions):
+        raise unknown("unseen_actions", unseen_actions, get_args(UnseenActions))
     if not s.size or min(s.min(), a.min(), t.min()) < 0:
         return _assemble(s, a, t, np.ones(len(s)), r, lambda i: "")  # which says what is wrong
     pair, seen = np.unique(s * (a.max() + 1) + a, return_inverse=True)
@@ -179,7 +225,81 @@ def from_samples(state: ArrayLike, action: ArrayLike, successor: ArrayLike, rewa
     model = _assemble(s, a, t, weight, r, lambda i: "")
     counts = np.zeros(model.states * model.actions, np.int64)
     counts[pair] = np.bincount(seen)
-    return dataclasses.replace(model, counts=counts.reshape(model.states, model.actions))
+    never = np.argwhere(~model.valid)
+    if len(never) and unseen_actions == "refuse":
+        raise DeeprokError(
+            f"the samples show no (s, a) = ({never[0, 0]}, {never[0, 1]}), nor {len(never) - 1} others of"
+            f" {model.valid.size}; unseen_actions='leave_out' finds a policy that does not take them"
+        )
+    full = _with_unseen(model, unseen_reward, possible)
+    return dataclasses.replace(full, counts=counts.reshape(model.states, model.actions))
+
+
+def _with_unseen(model: RMDP, reward: ArrayLike | None, possible: ArrayLike | None) -> RMDP:
+    """A model of samples with the successors that it may have besides; see `from_samples`."""
+    S, A = model.states, model.actions
+    constant = model.constant
+    if reward is None and possible is None and constant.all():
+        return dataclasses.replace(model, support="all")
+    allowed = np.ones((S, 1, S), bool) if possible is None else np.asarray(possible, bool)
+    allowed = _broadcast(allowed[:, None] if allowed.ndim == 2 else allowed, (S, A, S), "possible")
+    state, action = np.divmod(model.row, A)
+    stray = np.flatnonzero(~allowed[state, action, model.successor])
+    if stray.size:
+        i = stray[0]
+        raise DeeprokError(
+            f"possible is false for (s, a) = ({state[i]}, {action[i]}) and its successor {model.successor[i]}, which"
+            " the samples show; it must be true for all that they show"
+        )
+    unseen = allowed & model.valid[:, :, None]
+    unseen[state, action, model.successor] = False
+    if reward is None and not constant.all() and unseen.any():
+        here = divmod(int(np.flatnonzero(~constant)[0]), A)
+        raise DeeprokError(
+            f"the rewards of (s, a) = {here} differ by successor, and {unseen.sum()} successors that there may be were"
+            " not seen; give unseen_reward, the least that they may bring, or rule them out by possible"
+        )
+    first = model.reward[np.minimum(model.start[:-1], len(model.reward) - 1)].reshape(S, A)
+    given = first if reward is None else np.asarray(reward, float)
+    rewards = _broadcast(given[:, :, None] if given.ndim == 2 else given, (S, A, S), "unseen_reward")
+    s, a, t = np.nonzero(unseen)
+    listed = _assemble(
+        np.concatenate([state, s]),
+        np.concatenate([action, a]),
+        np.concatenate([model.successor, t]),
+        np.concatenate([model.probability, np.zeros(len(s))]),
+        np.concatenate([model.reward, rewards[s, a, t]]),
+        lambda i: "",
+        (S, A),
+    )
+    return dataclasses.replace(listed, support="listed")
+
+
+def radii(problem: RMDP, confidence: float, rule: str = "weissman") -> np.ndarray:
+    """[S, A] radii such that all sets together hold the true model, with a given probability.
+
+    Then the values of `solve` are lower bounds of what its policy is worth in the true model, with that
+    probability: whichever policy it is, since all rows are held at once.
+
+    Args:
+      problem: a model made by `from_samples`.
+      confidence: the probability, in (0, 1). What is missing to 1 is shared by all rows.
+      rule: a name of `deeprok.uncertainty.RULES`, which says for which sets it is.
+    """
+    if rule not in RULES:
+        raise unknown("rule", rule, RULES)
+    if problem.counts is None:
+        raise DeeprokError("the problem has no counts; make it with from_samples")
+    if not 0 < confidence < 1:
+        raise DeeprokError(f"confidence is {confidence:g}; it must lie between 0 and 1, both excluded")
+    length = np.diff(problem.start).reshape(problem.counts.shape)
+    outcomes = np.where(problem.valid & (problem.support == "all"), problem.states, length)
+    each = 1 - (1 - confidence) / max(1, int((outcomes > 1).sum()))
+    levels = np.zeros(outcomes.shape)
+    for size in np.unique(outcomes[outcomes > 0]).tolist():
+        rows = outcomes == size
+        levels[rows] = RULES[rule].level(problem.counts[rows][:, None], each, outcomes=size)
+    return levels
 
 
 def from_models(models: Sequence[RMDP]) -> RMDP:
@@ -224,8 +344,9 @@ def read_csv(path: str | Path) -> RMDP:
             missing = [name for name in COLUMNS if name not in header]
             surplus = [name for name in header if name not in COLUMNS]
             if missing or surplus or len(header) != len(COLUMNS):
-                wrong = f"no column {missing[0]}" if missing else f"the column '{(surplus or header)[-1]}' too many"
-                seen = f"the columns {','.join(header)}" if any(header) else "an empty first line"
+                surplus_name = _shown((surplus or header)[-1])
+                wrong = f"no column {missing[0]}" if missing else f"the column '{surplus_name}' too many"
+                seen = f"the columns {_shown(','.join(header))}" if any(header) else "an empty first line"
                 raise DeeprokError(f"{path}, line 1: there is {wrong} in {seen}; needed are {','.join(COLUMNS)}")
             kinds = np.dtype([(name, np.int64 if name.startswith("id") else np.float64) for name in header])
             body = itertools.dropwhile(lambda line: not line.strip(), file)
@@ -304,19 +425,26 @@ def _assemble(
             row, t, p = row[first], t[first], mass
             order = order[first]
     start = np.searchsorted(row, np.arange(S * A + 1))
+    return _of_rows(S, A, start, t, p, r, place if order is None else lambda i: place(int(order[i])))
+
+
+def _of_rows(S: int, A: int, start: np.ndarray, t: np.ndarray, p: np.ndarray, r: np.ndarray, place: _Place) -> RMDP:
+    """A model of rows [S·A] in order, if they sum to 1; those that nearly do are scaled."""
     listed = np.flatnonzero(np.diff(start))
+    p, r = (np.array(x, float).reshape(-1) for x in (p, r))
     total = np.add.reduceat(p, start[listed])
     wrong = np.flatnonzero(np.abs(total - 1) > _SLACK)
     if wrong.size:
-        i = int(start[listed[wrong[0]]])
-        here = divmod(int(row[i]), A)
+        row = listed[wrong[0]]
+        here = divmod(int(row), A)
         raise DeeprokError(
-            f"{place(i if order is None else int(order[i]))}the probabilities of (s, a) = {here}"
-            f" sum to {total[wrong[0]]:.9g}; they must sum to 1"
+            f"{place(int(start[row]))}the probabilities of (s, a) = {here} sum to {total[wrong[0]]:.9g};"
+            " they must sum to 1"
         )
-    scale = np.ones(S * A)
-    scale[listed] = np.where(np.abs(total - 1) > _ROUNDING, total, 1.0)
-    return RMDP(S, A, start, t.astype(np.int32), p / scale[row], np.asarray(r, float))
+    rounded = np.abs(total - 1) > _ROUNDING
+    if rounded.any():
+        p /= np.repeat(np.where(rounded, total, 1.0), np.diff(start)[listed])
+    return RMDP(S, A, start, t.astype(np.int32, copy=False), p, r)
 
 
 def _count(ids: np.ndarray, kind: str, successors: np.ndarray | None = None) -> int:
@@ -370,20 +498,29 @@ def _line(path: Path, index: int) -> int:
         return next(itertools.islice(lines, index, None))
 
 
+def _shown(text: str) -> str:
+    """What a sentence shows of a text from a file: one line of 80 characters at most."""
+    plain = " ".join(text.split())
+    return plain if len(plain) <= 80 else plain[:79] + "…"
+
+
 def _unreadable(path: Path, header: list[str]) -> DeeprokError:
     """Looks for the line that could not be read."""
     with open(path, encoding="utf-8-sig", newline="") as file:
-        for number, line in enumerate(csv.reader(file), 1):
-            if number == 1 or not line or (len(line) == 1 and not line[0].strip()):
+        for number, line in enumerate(file, 1):
+            cells = line.split(",")
+            if number == 1 or not line.strip():
                 continue
-            if len(line) != len(header):
-                return DeeprokError(f"{path}, line {number}: there are {len(line)} values; there must be {len(header)}")
-            for name, text in zip(header, line, strict=True):
+            if len(cells) != len(header):
+                return DeeprokError(
+                    f"{path}, line {number}: there are {len(cells)} values; there must be {len(header)}"
+                )
+            for name, text in zip(header, cells, strict=True):
                 kind, convert = ("a whole number", int) if name.startswith("id") else ("a number", float)
                 try:
                     convert(text)
                 except ValueError:
-                    return DeeprokError(f"{path}, line {number}: {name} is '{text.strip()}'; it must be {kind}")
+                    return DeeprokError(f"{path}, line {number}: {name} is '{_shown(text)}'; it must be {kind}")
     return DeeprokError(f"can't read {path}: its lines are not those of a model")
 
 
@@ -418,18 +555,18 @@ class Layout:
 _CELLS = 1 << 12  # outcomes in a chunk: all that is computed of them stays near the processor
 
 
-def lay_out(problem: RMDP, radius: np.ndarray, models: bool, everywhere: bool) -> Layout:
+def lay_out(problem: RMDP, radius: np.ndarray, models: bool, zeros: bool, everywhere: bool) -> Layout:
     """The model as blocks.
 
     Args:
       problem: the model.
       radius: [S, A] or [S].
       models: whether to lay out the K models instead of the nominal one.
-      everywhere: keep transitions of nominal probability 0, and make chunks small enough for rows as
-        long as there are states.
+      zeros: whether to keep transitions of nominal probability 0.
+      everywhere: whether to make chunks small enough for rows as long as there are states.
     """
     table = problem.models if models and problem.models is not None else problem.probability[None]
-    kept = np.flatnonzero(np.ones(len(problem.reward), bool) if everywhere else (table > 0).any(0))
+    kept = np.flatnonzero(np.ones(len(problem.reward), bool) if zeros else (table > 0).any(0))
     row, successor, reward, table = problem.row[kept], problem.successor[kept], problem.reward[kept], table[:, kept]
     S, A = problem.states, problem.actions
     start = np.searchsorted(row, np.arange(S * A))
@@ -468,7 +605,9 @@ def lay_out(problem: RMDP, radius: np.ndarray, models: bool, everywhere: bool) -
 
 
 def _groups(actions: np.ndarray, width: np.ndarray) -> list[np.ndarray]:
-    """States of similar size together, in as few groups as a quarter more padding allows.
+    """States of similar size together, in as few groups as a quarter more padding allows, or a chunk of it.
+
+    Each group is compiled for, which takes longer than to work on some padding.
 
     Args:
       actions: [S] how many actions each state has.
@@ -481,7 +620,7 @@ def _groups(actions: np.ndarray, width: np.ndarray) -> list[np.ndarray]:
         return len(states) * int(actions[states].max()) * int(width[states].max())
 
     classes.sort(key=lambda states: cells(states) / len(states))
-    room = sum(map(cells, classes)) // 4
+    room = max(sum(map(cells, classes)) // 4, _CELLS)
     groups = [classes[0]]
     for states in classes[1:]:
         together = np.union1d(groups[-1], states)

@@ -35,12 +35,11 @@ from numpy.typing import ArrayLike
 
 from deeprok.errors import DeeprokError, unknown
 from deeprok.tabular import srect
-from deeprok.tabular.problem import RMDP, Block, Layout, from_transitions, lay_out
+from deeprok.tabular.problem import RMDP, Block, Layout, Support, from_transitions, lay_out
 from deeprok.types import record
 from deeprok.uncertainty import balls
 
 Rect = Literal["sa", "s"]
-Support = Literal["nominal", "all"]
 Objective = Literal["robust", "optimistic", "nominal"]
 Method = Literal["vi", "ppi", "mpi"]
 
@@ -69,8 +68,9 @@ class Solution:
       q: [S, A] the value of each action against nature's answer, −∞ where a state does not have it.
       policy: [S] the best action, or [S, A] the probability of each (s-rectangular, or as given).
       residual: the largest change of a value in the last sweep.
-      error_bound: γ/(1−γ) times the residual; but for rounding, no value is farther than that from the
-        exact one.
+      error_bound: but for rounding, no value is farther than that from the best one there is, nor from what
+        the policy is worth against nature: γ/(1−γ) times the residual. Where actions share a budget, values
+        are those of the policy that is returned, and what it falls short of the best one is added.
       iterations: sweeps over all states.
       seconds: how long it took, with compilation.
     """
@@ -103,7 +103,7 @@ class Setting(TypedDict, total=False):
     radius: ArrayLike | None
     discount: float
     rect: Rect
-    support: Support
+    support: Support | None
     objective: Objective
     horizon: int | None
     weights: ArrayLike | None
@@ -116,7 +116,7 @@ def solve(
     radius: ArrayLike | None = None,
     discount: float = 0.99,
     rect: Rect = "sa",
-    support: Support = "nominal",
+    support: Support | None = None,
     objective: Objective = "robust",
     tol: float = 1e-8,
     horizon: int | None = None,
@@ -134,7 +134,9 @@ def solve(
       discount: γ, above 0 and below 1; 1 with a horizon only.
       rect: `sa`: nature answers each state and action by itself; `s`: the radius is a budget for all
         actions of a state, and the best policy is randomised.
-      support: whether nature may move mass to nominal successors only or to all states.
+      support: where nature may move mass: `nominal`, to the successors of positive probability; `listed`, to
+        those that the problem lists with probability 0 too; `all`, to all states. If not given `nominal`, or
+        for a problem made of samples all that it does not rule out.
       objective: `robust`: nature is the enemy; `optimistic`: a friend; `nominal`: there is no nature.
       tol: the error bound to reach.
       horizon: the number of decisions; without end if not given.
@@ -151,13 +153,11 @@ def solve(
         game = _game(problem, False, set, radius, discount, rect, support, objective, horizon, weights, cost)
         if horizon is not None:
             return _finish(game, _stages(game, horizon, None, advance), began)
-        evaluable = not game.rules.shared or game.rules.set in srect.OF_POLICY
-        if method not in (None, "vi") and not evaluable:
-            raise _not_evaluated(game)
         work = _Work(_check_tol(tol), advance)
-        if method == "vi" or not evaluable:
-            return _finish(game, _value_iteration(game, work, None), began)
-        return _finish(game, _policy_iteration(game, work, method or "ppi"), began)
+        # To find the best policy by tangents takes less than to evaluate one.
+        chosen = method or ("vi" if game.rules.shared and game.rules.set in _TANGENTS else "ppi")
+        found = _value_iteration(game, work, None) if chosen == "vi" else _policy_iteration(game, work, chosen)
+        return _finish(game, found, began)
 
 
 def evaluate(
@@ -180,8 +180,6 @@ def evaluate(
     chosen = _check_policy(problem, np.asarray(policy))
     with jax.enable_x64(True):
         game = _game(problem, True, **setting)
-        if game.rules.shared and game.rules.set not in srect.OF_POLICY:
-            raise _not_evaluated(game)
         given = jnp.asarray(chosen)
         if game.rules.shared and given.ndim == 1:
             given = jax.nn.one_hot(given, problem.actions, dtype=float)
@@ -194,13 +192,17 @@ def evaluate(
 # --- the game ------------------------------------------------------------------------------------------
 
 
+#: Outcomes to look at: nominal successors, all that are listed, nominal ones and the worst state, all states.
+Reach = Literal["nominal", "listed", "worst", "every"]
+
+
 class _Rules(NamedTuple):
     """What a sweep is compiled for."""
 
     set: str
     sign: int  # 1: nature is the enemy, −1: a friend, 0: absent
     shared: bool  # whether the actions of a state share a budget
-    reach: Literal["listed", "worst", "every"]  # nominal successors, those and the worst state, all states
+    reach: Reach
 
 
 @record
@@ -235,13 +237,14 @@ def _game(
     radius: ArrayLike | None = None,
     discount: float = 0.99,
     rect: Rect = "sa",
-    support: Support = "nominal",
+    support: Support | None = None,
     objective: Objective = "robust",
     horizon: int | None = None,
     weights: ArrayLike | None = None,
     cost: ArrayLike | None = None,
 ) -> _Game:
     """Checks a setting and lays the problem out for it; `given` says that the policy is."""
+    asked, support = support is not None, support or problem.support
     for field, value, known in (
         ("set", set, tuple(SETS)),
         ("rect", rect, get_args(Rect)),
@@ -268,7 +271,12 @@ def _game(
     shared = rect == "s" and (sign > 0 or (sign < 0 and given))
     if not shared:
         level = np.ascontiguousarray(np.broadcast_to(level.T, (problem.actions, problem.states)).T)
-    reach = _reach(problem, name) if sign and support == "all" else "listed"
+    if sign and not asked and set in _CLOSED and set != "finite" and _may_be_more(problem):
+        raise DeeprokError(
+            f"set is '{set}', which never gives mass to a successor that was not seen, but the problem is made of"
+            " samples that need not show all; take l1, tv, linf, l2, burg or wasserstein, or give support='nominal'"
+        )
+    reach = _reach(problem, name, support) if sign else "nominal"
     rules = _Rules(name if sign else "nominal", sign, shared, reach)
     lone = rect == "s" and sign < 0 and not given
     return _Game(problem, rules, discount, level, extra, lone, _table(problem, rules, level))
@@ -278,8 +286,9 @@ def _table(problem: RMDP, rules: _Rules, radius: np.ndarray) -> _Table:
     """Columns if rows are dense and nature moves the same way in all of them; else blocks."""
     S, A = problem.states, problem.actions
     dense = rules.set in ("l1", "tv") and rules.sign and not rules.shared and 4 * len(problem.reward) >= S * S * A
-    full = rules.reach == "worst" or (problem.probability > 0).sum() == problem.valid.sum() * S
-    if not (dense and full and _constant(problem).all()):
+    reached = len(problem.reward) if rules.reach == "listed" else (problem.probability > 0).sum()
+    full = rules.reach == "worst" or reached == problem.valid.sum() * S
+    if not (dense and full and problem.constant.all()):
         return _blocks(problem, rules, radius)
     if len(problem.reward) == S * A * S:
         rows = problem.probability.reshape(S * A, S)
@@ -293,14 +302,17 @@ def _table(problem: RMDP, rules: _Rules, radius: np.ndarray) -> _Table:
 
 
 def _blocks(problem: RMDP, rules: _Rules, radius: np.ndarray) -> Layout:
-    return lay_out(problem, radius, rules.set == "finite" and rules.sign != 0, rules.reach == "every")
+    models = rules.set == "finite" and rules.sign != 0
+    return lay_out(problem, radius, models, rules.reach in ("listed", "every"), rules.reach == "every")
 
 
-def _reach(problem: RMDP, name: str) -> Literal["listed", "worst", "every"]:
-    """Where nature must look if it may move mass to all states."""
-    if name in _CLOSED:
+def _reach(problem: RMDP, name: str, support: Support) -> Reach:
+    """Where nature must look for a set, by where it may move mass."""
+    if support == "nominal" or name in _CLOSED:
+        return "nominal"
+    if support == "listed":
         return "listed"
-    constant, length = _constant(problem), np.diff(problem.start)
+    constant, length = problem.constant, np.diff(problem.start)
     if constant.all():
         return "worst" if name in _TO_WORST else "every"
     unknown_reward = np.flatnonzero(~constant & (length < problem.states))
@@ -313,13 +325,12 @@ def _reach(problem: RMDP, name: str) -> Literal["listed", "worst", "every"]:
     return "every"
 
 
-def _constant(problem: RMDP) -> np.ndarray:
-    """[S·A] whether the rewards of a row are the same for all successors."""
-    filled = np.diff(problem.start) > 0
-    first = problem.start[:-1][filled]
-    same = np.ones(len(filled), bool)
-    same[filled] = np.maximum.reduceat(problem.reward, first) == np.minimum.reduceat(problem.reward, first)
-    return same
+def _may_be_more(problem: RMDP) -> bool:
+    """Whether nature may move mass to a successor of nominal probability 0."""
+    if problem.support == "listed":
+        return bool((problem.probability == 0).any())
+    positive = (problem.probability > 0).sum()
+    return problem.support == "all" and bool(positive < problem.valid.sum() * problem.states)
 
 
 def _check_tol(tol: float) -> float:
@@ -397,13 +408,6 @@ def _check_policy(problem: RMDP, policy: np.ndarray) -> np.ndarray:
     return policy / policy.sum(1, keepdims=True)
 
 
-def _not_evaluated(game: _Game) -> DeeprokError:
-    return DeeprokError(
-        f"rect is 's' and set '{game.rules.set}'; there policies can be evaluated for"
-        f" {', '.join(srect.OF_POLICY)} only, and others are solved by method 'vi'"
-    )
-
-
 # --- one sweep -----------------------------------------------------------------------------------------
 
 
@@ -460,21 +464,33 @@ def _outcomes(
     return _Outcomes(probability, v, successor, reward)
 
 
-def _worst_case(rules: _Rules, extra: jax.Array | None, outcomes: _Outcomes, level: jax.Array) -> balls.WorstCase:
-    """What nature makes of one row."""
+#: Sets that have tangents; of these shared budgets are made in one way.
+_TANGENTS: dict[str, Callable[..., balls.Tangent]] = {
+    "contamination": balls.contamination_tangent,
+    "linf": balls.linf_tangent,
+    "l2": balls.l2_tangent,
+    "ellipsoid": balls.ellipsoid_tangent,
+    "weighted_l1": balls.weighted_l1_tangent,
+    "wasserstein": balls.wasserstein_tangent,
+}
+
+
+def _tangent(rules: _Rules, extra: jax.Array | None, outcomes: _Outcomes, level: jax.Array) -> balls.Tangent:
+    """What nature makes of one row, for a set that has tangents."""
     p, v, state, _ = outcomes
-    if rules.sign == 0:
-        return balls.WorstCase(p @ v, p)
     if rules.set == "wasserstein":
         apart = jnp.abs(state[:, None] - state[None, :]).astype(v.dtype) if extra is None else extra[state][:, state]
-        return balls.wasserstein(p, v, level, apart)
-    if rules.set in _WEIGHTED:
-        assert extra is not None
-        return _WEIGHTED[rules.set](p, v, level, extra[state])
-    return SETS[rules.set].worst_case(p, v, level)
+        return balls.wasserstein_tangent(p, v, level, apart)
+    return _TANGENTS[rules.set](p, v, level, *(() if extra is None else (extra[state],)))
 
 
-_WEIGHTED = {"weighted_l1": balls.weighted_l1, "ellipsoid": balls.ellipsoid}
+def _worst_case(rules: _Rules, extra: jax.Array | None, outcomes: _Outcomes, level: jax.Array) -> balls.WorstCase:
+    """What nature makes of one row."""
+    if rules.sign == 0:
+        return balls.WorstCase(outcomes.p @ outcomes.values, outcomes.p)
+    if rules.set in _TANGENTS:
+        return balls.WorstCase(*_tangent(rules, extra, outcomes, level)[:2])
+    return SETS[rules.set].worst_case(outcomes.p, outcomes.values, level)
 
 
 class _Answer(NamedTuple):
@@ -501,18 +517,21 @@ def _state(
     """
     row = functools.partial(_outcomes, rules, ahead, worst)
     outcomes = jax.vmap(row)(block.length, block.successor, block.probability, block.reward)
-    each = functools.partial(jax.vmap(functools.partial(_worst_case, rules, extra)), outcomes)
     if not rules.shared:
-        q, distribution = each(block.radius)
+        q, distribution = jax.vmap(functools.partial(_worst_case, rules, extra))(outcomes, block.radius)
         return _Answer(jnp.where(block.valid, (rules.sign or 1) * q, -jnp.inf), distribution, outcomes, None)
-    p, v = outcomes.p, outcomes.values
-    if given is not None:
-        found = srect.OF_POLICY[rules.set](p, v, given, block.radius)
-    elif rules.set in srect.BACKUPS:
-        found = srect.BACKUPS[rules.set](p, v, block.valid, block.radius)
+    third = block.valid if given is None else given
+    if rules.set in _TANGENTS:
+        least = jnp.min(outcomes.values)  # nearly equal values keep their digits if they are measured from there
+        moved = outcomes._replace(values=outcomes.values - least)
+        tangent = functools.partial(jax.vmap(functools.partial(_tangent, rules, extra)), moved)
+        found = (srect.by_tangents if given is None else srect.of_policy_by_tangents)(tangent, third, block.radius)
+        found = found._replace(value=least + found.value)
     else:
-        found = srect.by_inversion(each, block.valid, block.radius)
-    q = jnp.where(block.valid, rules.sign * jnp.sum(found.distribution * v, axis=1), -jnp.inf)
+        table = srect.BACKUPS if given is None else srect.OF_POLICY
+        found = table[rules.set](outcomes.p, outcomes.values, third, block.radius)
+    expected = jnp.sum(found.distribution * outcomes.values, axis=1)
+    q = jnp.where(block.valid, rules.sign * expected, -jnp.inf)
     return _Answer(q, found.distribution, outcomes, (rules.sign * found.value, found.policy))
 
 
@@ -603,6 +622,7 @@ def _restrict(table: _Table, policy: jax.Array) -> _Table:
 class _Iterate(NamedTuple):
     """Value iteration on its way."""
 
+    before: jax.Array  # [S] the V that was swept
     values: jax.Array  # [S] V, in the middle of its bounds
     ahead: jax.Array  # [S] γV
     sweep: _Sweep  # of the V before it
@@ -632,9 +652,8 @@ def _iterate(
         values = sweep.values + discount / (1 - discount) * (low + high) / 2
         residual = jnp.maximum(-low, high)
         waited = jnp.where(residual < now.best, 0, now.waited + 1)
-        return _Iterate(
-            values, discount * values, sweep, residual, jnp.minimum(residual, now.best), waited, now.sweeps + 1
-        )
+        best = jnp.minimum(residual, now.best)
+        return _Iterate(now.values, values, discount * values, sweep, residual, best, waited, now.sweeps + 1)
 
     def unfinished(now: _Iterate) -> jax.Array:
         return (now.residual > goal) & (now.waited < _PATIENCE) & (now.sweeps < limit)
@@ -672,6 +691,7 @@ class _Found(NamedTuple):
     iterations: int
     following: list[jax.Array]  # [S] the values that nature answers at each stage
     policy: jax.Array | None  # if it was given
+    shortfall: float = 0.0  # of the returned policy's values to the best ones, in one sweep or over all stages
 
 
 def _until(
@@ -688,9 +708,8 @@ def _until(
     shapes = jax.eval_shape(sweep, game.extra, table, values, policy)
     blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     fixed = (game.rules, jnp.float64(game.discount), game.extra, table)
-    now = _Iterate(
-        values, game.discount * values, blank, *map(jnp.float64, (math.inf, math.inf)), *map(jnp.int64, (0, 0))
-    )
+    numbers = (*map(jnp.float64, (math.inf, math.inf)), *map(jnp.int64, (0, 0)))
+    now = _Iterate(values, values, game.discount * values, blank, *numbers)
     portion = 1
     while True:
         began, done = time.perf_counter(), int(now.sweeps)
@@ -710,7 +729,22 @@ def _value_iteration(
     scale = game.discount / (1 - game.discount)
     values = jnp.zeros(game.problem.states) if values is None else values
     now = _until(game, game.table, policy, values, work.tol / scale, report=lambda r: work.at(scale * r))
-    return _Found(now.sweep, float(now.residual), before + int(now.sweeps), [now.sweep.values], policy)
+    return _certified(game, now, before + int(now.sweeps), policy)
+
+
+def _certified(game: _Game, now: _Iterate, iterations: int, policy: jax.Array | None) -> _Found:
+    """What was found, with the values of its own policy.
+
+    That the best action is worth the value of a state is seen at once. That a mixture of actions is, when they
+    share a budget, takes a sweep of its own: its values, its residual and by how much it falls short.
+    """
+    sweep, residual = now.sweep, float(now.residual)
+    if not game.rules.shared or policy is not None:
+        return _Found(sweep, residual, iterations, [sweep.values], policy)
+    own = _until(game, game.table, sweep.policy, now.before, 0.0, limit=1)
+    shortfall = float(jnp.max(jnp.abs(sweep.values - own.sweep.values)))
+    certain = sweep._replace(values=own.sweep.values)
+    return _Found(certain, max(residual, float(own.residual)), iterations + 1, [sweep.values], None, shortfall)
 
 
 def _policy_iteration(game: _Game, work: _Work, method: Method) -> _Found:
@@ -730,7 +764,7 @@ def _policy_iteration(game: _Game, work: _Work, method: Method) -> _Found:
         iterations += 1
         best, waited = (residual, 0) if residual < best else (best, waited + 1)
         if scale * residual <= work.tol:
-            return _Found(now.sweep, residual, iterations, [now.sweep.values], None)
+            return _certified(game, now, iterations, None)
         if waited >= _TURNS:
             return _value_iteration(game, work, None, now.values, iterations)
         one = policy.ndim == 1
@@ -747,16 +781,20 @@ def _policy_iteration(game: _Game, work: _Work, method: Method) -> _Found:
 def _stages(game: _Game, horizon: int, policy: jax.Array | None, advance: Callable[[float], None] | None) -> _Found:
     """Backward induction."""
     values = jnp.zeros(game.problem.states)
-    following, sweeps = [], []
+    following, sweeps, shortfall = [], [], 0.0
     for _ in range(horizon):
         following.append(values)
-        sweep = _sweep(game.rules, game.extra, game.table, game.discount * values, policy)
+        ahead = game.discount * values
+        sweep = _sweep(game.rules, game.extra, game.table, ahead, policy)
         values = sweep.values
-        sweeps.append([np.asarray(part) for part in sweep])
+        if game.rules.shared and policy is None:  # as in `_certified`
+            values = _sweep(game.rules, game.extra, game.table, ahead, sweep.policy).values
+            shortfall = game.discount * shortfall + float(jnp.max(jnp.abs(sweep.values - values)))
+        sweeps.append([np.asarray(part) for part in sweep._replace(values=values)])
         if advance:
             advance(1 / horizon)
     first_to_last = [np.stack(part[::-1]) for part in zip(*sweeps, strict=True)]
-    return _Found(first_to_last, 0.0, horizon, following[::-1], policy)
+    return _Found(first_to_last, 0.0, horizon, following[::-1], policy, shortfall)
 
 
 def _finish(game: _Game, found: _Found, began: float) -> Solution:
@@ -771,7 +809,7 @@ def _finish(game: _Game, found: _Found, began: float) -> Solution:
             return _elsewhere_nominal(model, game.problem, policy.reshape(-1, game.problem.states)[stage])
         return model
 
-    bound = game.discount / (1 - game.discount) * found.residual if found.residual else 0.0
+    bound = found.shortfall + (game.discount / (1 - game.discount) * found.residual if found.residual else 0.0)
     return Solution(values, q, policy, found.residual, bound, found.iterations, time.perf_counter() - began, answer)
 
 

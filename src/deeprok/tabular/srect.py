@@ -5,14 +5,23 @@ spends ξ on it, convex and falling, and ξ_a(u) its inverse, what it costs to p
 
     max over π of min { Σ_a π_a q_a(ξ_a) : Σ_a ξ_a ≤ κ }  =  min { u : Σ_a ξ_a(u) ≤ κ }.
 
-The right-hand side is one convex equation in u. The best policy weighs each action by −dξ_a/du at its
-root.
+The right-hand side is one convex equation in u. All methods here draw lines that lie below the q_a: with
+such a line for each action, of slope −1/λ_a, the equation is solved at once. Its root is a lower bound of
+u, and the policy π ∝ λ is worth at least that against the true q_a. So the policy comes with the value,
+at kinks too, where any line that touches will do. What no line says is that an action may be worth u by
+itself, as nature can't push it farther: then it is taken for certain.
+
+- `l1` and `tv` have q_a made of straight pieces that are known: Newton's method ends on the right ones.
+- `kl`, `chi2` and `burg` have an answer of nature to each price of the budget: the lines are chosen by
+  their slope, and u is the greatest value of a fractional program (Dinkelbach).
+- Other sets give tangents (`balls.Tangent`), drawn where the last ones met u: u rises from step to step.
 
 C. P. Ho, M. Petrik and W. Wiesemann, "Partial policy iteration for L1-robust Markov decision
 processes", Journal of Machine Learning Research 22(275), 2021.
 W. Wiesemann, D. Kuhn and B. Rustem, "Robust Markov decision processes", Mathematics of Operations
 Research 38(1), 2013.
 W. Dinkelbach, "On nonlinear fractional programming", Management Science 13(7), 1967.
+J. E. Kelley, "The cutting-plane method for solving convex programs", Journal of the SIAM 8(4), 1960.
 """
 
 from __future__ import annotations
@@ -112,171 +121,346 @@ def l1_of_policy(p: jax.Array, values: jax.Array, policy: jax.Array, budget: jax
     return Shared(value, policy, _to_worst(p, values, moved))
 
 
-@_from_least
-def kl(p: jax.Array, values: jax.Array, valid: jax.Array, budget: jax.Array) -> Shared:
-    """The best policy if the relative entropies KL(p'_a ‖ p_a) of all rows sum to at most the budget.
-
-    With λ_a = π_a / μ, and μ the price of the budget, the dual is the fractional program
-
-        max over λ ≥ 0 of ( −κ − Σ_a log Σ_i p_ai exp(−λ_a v_ai) ) / Σ_a λ_a.
-
-    Args:
-      p: [A, M] the nominal rows.
-      values: [A, M] the value of each outcome.
-      valid: [A] which actions there are.
-      budget: κ.
-    """
-    least, mean = _ends(p, values)
-    floor, mean = (jnp.where(valid, x, -jnp.inf) for x in (least, mean))
-    value, price = _dinkelbach(lambda price: _tilt(p, values, least, price), floor, mean, budget)
-    # Where nature can't go below one action, or has nothing to spend, that one is best; else prices are weights.
-    total = jnp.sum(price)
-    held, mixed = value <= jnp.max(floor), (budget > 0) & (total > 0)
-    best = jax.nn.one_hot(jnp.argmax(jnp.where(held & (budget > 0), floor, mean)), len(p), dtype=p.dtype)
-    policy = jnp.where(mixed & ~held, price / jnp.where(total > 0, total, 1.0), best)
-    return Shared(value, policy, _tilt(p, values, least, price).distribution)
-
-
-@_from_least
-def kl_of_policy(p: jax.Array, values: jax.Array, policy: jax.Array, budget: jax.Array) -> Shared:
-    """The worst case of a policy if the relative entropies of all rows sum to at most the budget.
-
-    Args:
-      p: [A, M] the nominal rows.
-      values: [A, M] the value of each outcome.
-      policy: [A] the probability of each action.
-      budget: κ.
-    """
-    least, mean = _ends(p, values)
-
-    def tilt(price: jax.Array) -> _Tilt:
-        """The sum over the actions, at one price for all."""
-        each = _tilt(p, values, least, price * policy)
-        mean, variance = policy @ each.mean, policy**2 @ each.variance
-        return _Tilt(mean[None], variance[None], jnp.sum(each.log)[None], each.distribution)
-
-    value, price = _dinkelbach(tilt, (policy @ least)[None], (policy @ mean)[None], budget)
-    return Shared(value, policy, tilt(price).distribution)
-
-
-def by_inversion(ball: Callable[[jax.Array], balls.WorstCase], valid: jax.Array, budget: jax.Array) -> Shared:
-    """The best policy for any ball: ξ_a(u) by root finding, the policy by differences of q_a.
-
-    Args:
-      ball: [A] what is spent on each action -> the worst case of each.
-      valid: [A] which actions there are.
-      budget: κ.
-    """
-    everything = jnp.full(len(valid), budget)
-    mean, least = ball(jnp.zeros_like(everything)).value, ball(everything).value
-    top, floor = (jnp.max(jnp.where(valid, x, -jnp.inf)) for x in (mean, least))
-
-    def shares(u: jax.Array) -> jax.Array:
-        found = _root(lambda share: ball(share).value - u, jnp.zeros_like(mean), everything, mean - u, least - u)
-        return jnp.where(valid & (mean > u), found, 0.0)
-
-    def excess(u: jax.Array) -> jax.Array:
-        return jnp.sum(shares(u)) - budget
-
-    u = _root(excess, floor, top, excess(floor), -budget)
-    share = shares(u)
-    width = 1e-5 * jnp.where(budget > 0, jnp.minimum(budget, 1.0), 1.0)
-    low, high = jnp.maximum(share - width, 0.0), share + width
-    slope = (ball(low).value - ball(high).value) / (high - low)
-    weight = jnp.where((share > 0) & (slope > 0), 1.0 / jnp.where(slope > 0, slope, 1.0), 0.0)
-    pure = (u <= floor) | ~(jnp.sum(weight) > 0)
-    best = jax.nn.one_hot(jnp.argmax(jnp.where(valid, jnp.where(budget > 0, least, mean), -jnp.inf)), len(valid))
-    return Shared(u, jnp.where(pure, best, weight / jnp.sum(weight)), ball(share).distribution)
-
-
-def _root(
-    f: Callable[[jax.Array], jax.Array], low: jax.Array, high: jax.Array, f_low: jax.Array, f_high: jax.Array
-) -> jax.Array:
-    """Where falling functions are 0, each between its own ends; the nearer end where there is no such point.
-
-    False position in the form known as Illinois: an end that stays twice counts half, so both close in.
-    """
-    eps = np.finfo(low.dtype).eps
-
-    def step(carry: _Carry) -> _Carry:
-        count, low, high, f_low, f_high, rose, x, active = carry
-        part = jnp.clip(f_low / jnp.where(f_low > f_high, f_low - f_high, 1.0), eps, 1 - eps)
-        new = low + part * (high - low)
-        at = f(new)
-        up = at > 0
-        f_low = jnp.where(up, at, jnp.where(rose, f_low, f_low / 2))
-        f_high = jnp.where(up, jnp.where(rose, f_high / 2, f_high), at)
-        low, high = jnp.where(up, new, low), jnp.where(up, high, new)
-        going = active & (at != 0) & (high - low > 2 * eps * jnp.maximum(jnp.abs(low), jnp.abs(high)))
-        return count + 1, low, high, f_low, f_high, up, jnp.where(active, new, x), going
-
-    crosses = (f_low > 0) & (f_high < 0)
-    start: _Carry = (jnp.int32(0), low, high, f_low, f_high, crosses, jnp.where(f_low > 0, high, low), crosses)
-    return jax.lax.while_loop(lambda c: jnp.any(c[7]) & (c[0] < _STEPS), step, start)[6]
-
-
 class _Tilt(NamedTuple):
-    """Rows p exp(−λ v), scaled to sum to 1."""
+    """Nature's answer to a price for each action: the least of distance + price · expectation."""
 
-    mean: jax.Array  # [A]
-    variance: jax.Array  # [A]
-    log: jax.Array  # [A] log Σ p exp(−λ (v − least))
+    mean: jax.Array  # [A] the expectation
+    slope: jax.Array  # [A] how fast it falls with the price
+    dual: jax.Array  # [A] that least, expectations being measured from the least value
     distribution: jax.Array  # [A, M]
 
 
-def _tilt(p: jax.Array, values: jax.Array, least: jax.Array, price: jax.Array) -> _Tilt:
-    above = jnp.maximum(values - least[:, None], 0.0)
+#: `(p [A, M], values [A, M] from the least of each action on, price [A]) -> _Tilt`, its mean measured from there too.
+_Tilted = Callable[[jax.Array, jax.Array, jax.Array], _Tilt]
+
+
+def _tilt_kl(p: jax.Array, above: jax.Array, price: jax.Array) -> _Tilt:
+    """Rows p exp(−λ v), scaled to sum to 1."""
     exponent = -price[:, None] * above
     kept = p * jnp.exp(exponent)
     mass = jnp.sum(kept, axis=1)
     lost = -jnp.sum(p * jnp.expm1(exponent), axis=1)  # 1 − mass, with all its digits where the price is small
     log = jnp.where(mass > 0.5, jnp.log1p(-lost), jnp.log(mass))
     distribution = kept / mass[:, None]
-    rise = jnp.sum(distribution * above, axis=1)
-    variance = jnp.sum(distribution * (above - rise[:, None]) ** 2, axis=1)
-    return _Tilt(least + rise, variance, log, distribution)
+    mean = jnp.sum(distribution * above, axis=1)
+    variance = jnp.sum(distribution * (above - mean[:, None]) ** 2, axis=1)
+    return _Tilt(mean, variance, -log, distribution)
 
 
-def _dinkelbach(
-    tilt: Callable[[jax.Array], _Tilt], floor: jax.Array, mean: jax.Array, budget: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """The greatest ratio ( Σ λ floor − Σ log(λ) − κ ) / Σ λ, at least the highest floor, and its λ.
+def _tilt_chi2(p: jax.Array, above: jax.Array, price: jax.Array) -> _Tilt:
+    """Rows p (c − λv/2)₊ with c such that they sum to 1: too large at first, as outcomes above c drop out."""
+    half = price[:, None] / 2 * above
+
+    def level(active: jax.Array) -> tuple[jax.Array, jax.Array]:
+        q = jnp.where(active, p, 0.0)
+        c = (1.0 + jnp.sum(q * half, axis=1)) / jnp.sum(q, axis=1)
+        return active, c[:, None] - half
+
+    def drop(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        return level(state[0] & (state[1] > 0.0))
+
+    def unfinished(state: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return jnp.any(state[0] & ~(state[1] > 0.0))
+
+    active, factor = jax.lax.while_loop(unfinished, drop, level(p > 0.0))
+    factor = jnp.where(active, factor, 0.0)
+    distribution = p * factor
+    mean = jnp.sum(distribution * above, axis=1)
+    kept = jnp.where(active, p, 0.0)
+    centre = jnp.sum(kept * above, axis=1) / jnp.sum(kept, axis=1)
+    slope = jnp.sum(kept * (above - centre[:, None]) ** 2, axis=1) / 2
+    return _Tilt(mean, slope, jnp.sum(p * (factor - 1.0) ** 2, axis=1) + price * mean, distribution)
+
+
+def _tilt_burg(p: jax.Array, above: jax.Array, price: jax.Array) -> _Tilt:
+    """Rows p / (λ (v + s)) with s such that they sum to 1, or s = 0 and the rest on an outcome at 0 that is free."""
+    lam = jnp.where(price > 0, price, 1.0)[:, None]
+    has = p > 0.0
+
+    def mass(s: jax.Array) -> jax.Array:
+        """[A, M] the rows; where v + s is 0 there is mass that no s of the search leaves so small."""
+        return jnp.where(has, p / jnp.where(has, lam * (above + s[:, None]), 1.0), 0.0)
+
+    def step(carry: _Carry) -> _Carry:
+        s, _, count = carry
+        q = mass(s)
+        total, square = jnp.sum(q, axis=1), jnp.sum(jnp.where(has, q * q / jnp.where(has, p, 1.0), 0.0), axis=1)
+        # Newton's method for 1 / total, which grows with s at a rate that hardly changes; from below.
+        ahead = s + (total - 1.0) * total / (lam[:, 0] * square)
+        rises = (ahead > s * (1 + 4 * np.finfo(s.dtype).eps)) & (total > 1.0)
+        return jnp.where(rises, ahead, s), jnp.any(rises), count + 1
+
+    free = jnp.any(~has & (above <= 0.0), axis=1)
+    low = jnp.max(jnp.where(has, p / lam - above, -jnp.inf), axis=1)  # where one outcome alone would take all
+    low = jnp.where(free, jnp.maximum(low, 0.0), low)
+    # With nothing at 0 but what is free, s = 0 may leave too little mass to others: the rest is the free one's.
+    at_zero = jnp.any(has & (above <= 0.0), axis=1)
+    room = free & ~at_zero
+    start: _Carry = (jnp.where(room & (low <= 0.0), 0.0, low), jnp.bool_(True), jnp.int32(0))
+    s, *_ = jax.lax.while_loop(lambda c: c[1] & (c[2] < _STEPS), step, start)
+    rows = mass(s)
+    total = jnp.sum(rows, axis=1)
+    rest = jnp.where(room, jnp.maximum(1.0 - total, 0.0), 0.0)
+    taken = jax.nn.one_hot(jnp.argmax(~has & (above <= 0.0), axis=1), p.shape[1], dtype=p.dtype)
+    scaled = jnp.where((rest > 0.0)[:, None], rows, rows / total[:, None])
+    distribution = scaled + rest[:, None] * taken
+    distance = jnp.sum(jnp.where(has, p * jnp.log(jnp.where(has, p / jnp.where(has, scaled, 1.0), 1.0)), 0.0), axis=1)
+    mean = jnp.sum(distribution * above, axis=1)
+    weight = jnp.where(has, scaled * scaled / jnp.where(has, p, 1.0), 0.0)
+    centre = jnp.sum(weight * above, axis=1) / jnp.sum(weight, axis=1)
+    slope = jnp.sum(weight * (above - centre[:, None]) ** 2, axis=1)
+    slope = jnp.where(rest > 0.0, 1.0 / jnp.square(lam[:, 0]), slope)
+    at = _Tilt(mean, slope, distance + price * mean, distribution)
+    nominal = jnp.sum(p * above, axis=1)
+    still = _Tilt(nominal, jnp.sum(p * (above - nominal[:, None]) ** 2, axis=1), jnp.zeros_like(price), p)
+    moves = price > 0
+    return _Tilt(*(jnp.where(moves.reshape(-1, *(1,) * (x.ndim - 1)), x, y) for x, y in zip(at, still, strict=True)))
+
+
+def _least(name: str, p: jax.Array, values: jax.Array) -> jax.Array:
+    """[A] the least expectation that nature can come near: of the outcomes that have mass, or of all (Burg)."""
+    return jnp.min(values if name == "burg" else jnp.where(p > 0, values, jnp.inf), axis=1)
+
+
+_TILTS: dict[str, _Tilted] = {"kl": _tilt_kl, "chi2": _tilt_chi2, "burg": _tilt_burg}
+
+
+def _tilting(name: str) -> _Solve:
+    """The best policy for a set whose answers to prices are known.
+
+    With λ_a = π_a / μ, and μ the price of the budget, the dual is the fractional program
+
+        max over λ ≥ 0 of ( −κ + Σ_a min over p' of (distance + λ_a p'·v_a) ) / Σ_a λ_a.
+    """
+
+    def solve(p: jax.Array, values: jax.Array, valid: jax.Array, budget: jax.Array) -> Shared:
+        least = _least(name, p, values)
+        above = jnp.maximum(values - least[:, None], 0.0)
+        tilt = functools.partial(_TILTS[name], p, above)
+        mean = least + jnp.sum(p * above, axis=1)
+        floor, mean = (jnp.where(valid, x, -jnp.inf) for x in (least, mean))
+        found = _dinkelbach(tilt, floor, mean, budget)
+        # Where nature has nothing to spend the best action is taken.
+        best = jax.nn.one_hot(jnp.argmax(mean), len(p), dtype=p.dtype)
+        policy = jnp.where(budget > 0, found.policy, best)
+        return Shared(found.value, policy, tilt(found.price).distribution)
+
+    return _from_least(solve)
+
+
+def _tilting_of_policy(name: str) -> _Solve:
+    """The worst case of a policy for such a set: one price for all actions."""
+
+    def solve(p: jax.Array, values: jax.Array, policy: jax.Array, budget: jax.Array) -> Shared:
+        least = _least(name, p, values)
+        above = jnp.maximum(values - least[:, None], 0.0)
+
+        def tilt(price: jax.Array) -> _Tilt:
+            each = _TILTS[name](p, above, price * policy)
+            mean, slope, dual = policy @ each.mean, policy**2 @ each.slope, jnp.sum(each.dual)
+            return _Tilt(mean[None], slope[None], dual[None], each.distribution)
+
+        low, mean = policy @ least, policy @ (least + jnp.sum(p * above, axis=1))
+        found = _dinkelbach(tilt, low[None], mean[None], budget)
+        return Shared(found.value, policy, tilt(found.price).distribution)
+
+    return _from_least(solve)
+
+
+class _Ratio(NamedTuple):
+    """The greatest ratio, its λ, and the policy that is proportional to it."""
+
+    value: jax.Array  # []
+    price: jax.Array  # [n]
+    policy: jax.Array  # [n]
+
+
+def _dinkelbach(tilt: Callable[[jax.Array], _Tilt], floor: jax.Array, mean: jax.Array, budget: jax.Array) -> _Ratio:
+    """The greatest ratio ( Σ λ floor + Σ dual(λ) − κ ) / Σ λ, at least the highest floor.
 
     Each step is one of Newton's for the λ that are best at the ratio u found so far. The ratio of any
-    λ is a lower bound, so u rises; a λ whose tilted mean is below u will therefore always be too large.
+    λ is a lower bound, so u rises; a λ whose expectation is below u will therefore always be too large.
 
     Args:
-      tilt: [n] λ -> tilted rows.
+      tilt: [n] λ -> nature's answer.
       floor: [n] the least value of each, −∞ for those that don't take part.
       mean: [n] the expectation of each, at λ = 0.
       budget: κ.
     """
+    tiny = np.finfo(mean.dtype).tiny
+    low = jnp.where(floor > -jnp.inf, floor, 0.0)
 
     def step(carry: _Carry) -> _Carry:
-        count, u, price, too_large, _ = carry
+        count, u, price, policy, too_large, _ = carry
         at = tilt(price)
-        total = jnp.sum(price)
-        ratio = (jnp.sum(jnp.where(price > 0, price * floor, 0.0) - at.log) - budget) / jnp.where(total > 0, total, 1.0)
-        u = jnp.where(total > 0, jnp.maximum(u, ratio), u)
-        too_large = jnp.where(at.mean < u, jnp.minimum(too_large, price), too_large)
-        ahead = price + (at.mean - u) / jnp.maximum(at.variance, np.finfo(price.dtype).tiny)
+        top = low + at.dual / jnp.where(price > 0, price, 1.0)
+        found, weights = _meet(top, price, budget)
+        policy = jnp.where(found > u, weights, policy)
+        u = jnp.maximum(u, found)
+        too_large = jnp.where(low + at.mean < u, jnp.minimum(too_large, price), too_large)
+        ahead = price + (low + at.mean - u) / jnp.maximum(at.slope, tiny)
         ahead = jnp.clip(ahead, price / 4, 2 * price)
         ahead = jnp.where(ahead < too_large, ahead, (price + too_large) / 2)
         ahead = jnp.where(mean > u, ahead, 0.0)
         moving = jnp.any(jnp.abs(ahead - price) > 1e-10 * price)
-        return count + 1, u, ahead, too_large, moving
+        return count + 1, u, ahead, policy, too_large, moving
 
-    spread = jnp.maximum(tilt(jnp.zeros_like(mean)).variance, np.finfo(mean.dtype).tiny)
+    # A first guess, from the slope at 0 if that says something of the way to the floor.
+    spread = jnp.maximum(tilt(jnp.zeros_like(mean)).slope, 1e-4 * jnp.square(jnp.where(mean > low, mean - low, 1.0)))
     price = jnp.where(mean > jnp.max(floor), jnp.sqrt(2 * budget / (len(mean) * spread)), 0.0)
-    start: _Carry = (jnp.int32(0), jnp.max(floor), price, jnp.full_like(price, jnp.inf), jnp.bool_(True))
-    _, u, price, *_ = jax.lax.while_loop(lambda c: c[4] & (c[0] < _STEPS), step, start)
-    return jnp.where(budget > 0, u, jnp.max(mean)), price
+    held = jax.nn.one_hot(jnp.argmax(floor), len(floor), dtype=price.dtype)
+    start: _Carry = (jnp.int32(0), jnp.max(floor), price, held, jnp.full_like(price, jnp.inf), jnp.bool_(True))
+    _, u, price, policy, *_ = jax.lax.while_loop(lambda c: c[5] & (c[0] < _STEPS), step, start)
+    return _Ratio(jnp.where(budget > 0, u, jnp.max(mean)), price, policy)
 
 
-def _ends(p: jax.Array, values: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """[A] the least value of the outcomes that have mass, and [A] the expectation, equal if all values are."""
-    least = jnp.min(jnp.where(p > 0, values, jnp.inf), axis=1)
-    return least, least + jnp.sum(p * (values - least[:, None]), axis=1)
+def _meet(top: jax.Array, rate: jax.Array, budget: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The least u such that Σ_a rate_a (top_a − u)₊ ≤ κ, −∞ if all rates are 0; and the policy that holds it.
+
+    It is the greatest (Σ rate top − κ) / Σ rate over those with the highest tops.
+
+    Args:
+      top: [A] where the line of an action is when nothing is spent on it.
+      rate: [A] what it costs to push it down by 1; 0 for actions that don't take part.
+      budget: κ.
+    """
+    highest = jnp.max(jnp.where(rate > 0, top, -jnp.inf))
+    below = jnp.where(rate > 0, top - highest, -jnp.inf)
+    members = below[None, :] >= below[:, None]  # [A, A] those at least as high as each
+    total = jnp.sum(jnp.where(members, rate, 0.0), axis=1)
+    cost = jnp.sum(jnp.where(members & (rate > 0), rate * below, 0.0), axis=1) - budget
+    held = jnp.where(rate > 0, cost / jnp.where(total > 0, total, 1.0), -jnp.inf)
+    last = jnp.argmax(held)
+    return highest + held[last], jnp.where(members[last], rate, 0.0) / jnp.where(total[last] > 0, total[last], 1.0)
+
+
+_Tangents = Callable[[jax.Array], balls.Tangent]
+
+
+def by_tangents(tangent: _Tangents, valid: jax.Array, budget: jax.Array) -> Shared:
+    """The best policy for any ball.
+
+    A tangent underrates what it costs to push an action down to u. So the shares of the budget by which
+    tangents meet at one u leave all actions at u or above it, and the tangents drawn there meet higher: u
+    rises, as in Newton's method, until no action is above it.
+
+    Args:
+      tangent: [A] what is spent on each action -> the worst case of each.
+      valid: [A] which actions there are.
+      budget: κ.
+    """
+    nothing = jnp.zeros(len(valid))
+    ends = jax.vmap(tangent)(jnp.stack([nothing, nothing + budget]))  # one program for both, and one for the loop
+    first, last = ends.value
+    alone = jnp.where(valid, last, -jnp.inf)
+    scale = jnp.max(jnp.where(valid, first, 0.0))
+    flat = 1e-13 * (first - last)  # what a tangent must fall by, or it says nothing
+
+    def step(carry: _Carry) -> _Carry:
+        count, u, top, rate, policy, share, *_ = carry
+        at = tangent(share)
+        slopes = valid & (at.steepness * budget > flat)  # if not, its last outcome is emptied: the tangent before holds
+        rate = jnp.where(slopes, 1.0 / jnp.where(slopes, at.steepness, 1.0), rate)
+        top = jnp.where(slopes, at.value + at.steepness * share, top)
+        met, weights = _meet(top, rate, budget)
+        policy = jnp.where(met > u, weights, policy)
+        u = jnp.maximum(u, met)
+        ahead = jnp.clip(rate * (top - u), 0.0, budget)
+        above = jnp.max(jnp.where(valid, at.value, -jnp.inf)) - u > 4 * np.finfo(u.dtype).eps * scale
+        return count + 1, u, top, rate, policy, ahead, at.distribution, above & jnp.any(ahead != share)
+
+    pure = jax.nn.one_hot(jnp.argmax(alone), len(valid), dtype=nothing.dtype)
+    start: _Carry = (
+        jnp.int32(0),
+        jnp.max(alone),
+        nothing,
+        nothing,
+        pure,
+        nothing,
+        ends.distribution[0],
+        jnp.bool_(True),
+    )
+    _, u, *_, policy, _, rows, _ = jax.lax.while_loop(lambda c: c[7] & (c[0] < _STEPS), step, start)
+    return Shared(u, policy, rows)
+
+
+class _Spent(NamedTuple):
+    """A way to share the budget, and what it does to a policy."""
+
+    share: jax.Array  # [A]
+    value: jax.Array  # [A] π q
+    steepness: jax.Array  # [A] how fast that falls with the share
+    rows: jax.Array  # [A, M] nature's answer
+
+
+def of_policy_by_tangents(tangent: _Tangents, policy: jax.Array, budget: jax.Array) -> Shared:
+    """The worst case of a policy for any ball.
+
+    At a price for the budget each action has its own best share, which lies where the tangents on both sides of
+    it cross. The price sought lies between two, at which shares are too small and too large in all: `cheap`
+    and `dear`. The slope from one to the other is the next price to try; its shares need not be known exactly
+    if it can be seen on which side it is. A mixture of both spends all of the budget.
+
+    Args:
+      tangent: [A] what is spent on each action -> the worst case of each.
+      policy: [A] the probability of each action.
+      budget: κ.
+    """
+
+    def spend(share: jax.Array) -> _Spent:
+        at = tangent(share)
+        return _Spent(share, policy * at.value, policy * at.steepness, at.distribution)
+
+    def choose(which: jax.Array, one: _Spent, other: _Spent) -> _Spent:
+        def pick(x: jax.Array, y: jax.Array) -> jax.Array:
+            return jnp.where(which if x.ndim == 1 else which[..., None], x, y)
+
+        picked: _Spent = jax.tree.map(pick, one, other)
+        return picked
+
+    def through(cheap: _Spent, dear: _Spent) -> jax.Array:
+        room = jnp.sum(dear.share - cheap.share)
+        return jnp.where(room > 0, jnp.sum(cheap.value - dear.value) / jnp.where(room > 0, room, 1.0), 0.0)
+
+    ends = jax.vmap(spend)(jnp.stack([jnp.zeros_like(policy), jnp.where(policy > 0, budget, 0.0)]))
+    cheap, dear = (jax.tree.map(lambda x, i=i: x[i], ends) for i in range(2))
+    enough = jnp.sum(dear.share) <= budget  # one action is taken, and all is spent on it
+    cheap = choose(enough, dear, cheap)
+    tolerance = 500 * np.finfo(policy.dtype).eps * jnp.sum(jnp.abs(cheap.value))
+
+    State = tuple[jax.Array, _Spent, _Spent, _Spent, _Spent, jax.Array, jax.Array]
+
+    def step(state: State) -> State:
+        count, cheap, dear, low, high, price, _ = state
+        pays, idle = high.steepness >= price, low.steepness <= price  # at its end, or at its beginning
+        low = choose(pays & (high.share > low.share), high, low)
+        high = choose(idle | pays, low, high)
+        between = high.share > low.share
+        fall = low.steepness - high.steepness
+        rise = low.value + low.steepness * low.share - high.value - high.steepness * high.share
+        bent = between & (fall > 0)
+        share = jnp.where(bent, jnp.clip(rise / jnp.where(bent, fall, 1.0), low.share, high.share), low.share)
+        least = low.value - low.steepness * (share - low.share)
+        gap = jnp.sum(cheap.value - least + price * (cheap.share - share))
+        at = spend(share)
+        found, pays = at.value - least <= tolerance, at.steepness >= price
+        low, high = choose(between & (found | pays), at, low), choose(between & (found | ~pays), at, high)
+        over, under = jnp.sum(low.share) > budget, jnp.sum(high.share) <= budget
+        less, more = choose(under, low, cheap), choose(over, high, dear)
+        ahead = through(less, more)
+        exact = jnp.all(high.share <= low.share)
+        decided = exact | ((over | under) & (jnp.abs(ahead - price) > 0.01 * price))
+        cheap, dear = choose(decided, less, cheap), choose(decided, more, dear)
+        low, high = choose(decided, cheap, low), choose(decided, dear, high)
+        price = jnp.where(decided, ahead, price)
+        return count + 1, cheap, dear, low, high, price, gap > tolerance
+
+    start: State = (jnp.int32(0), cheap, dear, cheap, dear, through(cheap, dear), ~enough)
+    _, cheap, dear, *_ = jax.lax.while_loop(lambda state: state[6] & (state[0] < 4 * _STEPS), step, start)
+    room = jnp.sum(dear.share - cheap.share)
+    part = jnp.clip((budget - jnp.sum(cheap.share)) / jnp.where(room > 0, room, 1.0), 0.0, 1.0)
+    value = (1 - part) * jnp.sum(cheap.value) + part * jnp.sum(dear.value)
+    return Shared(value, policy, (1 - part) * cheap.rows + part * dear.rows)
 
 
 def _sum_above(amount: jax.Array, values: jax.Array) -> jax.Array:
@@ -305,16 +489,12 @@ def _half(solve: _Solve) -> _Solve:
 
 
 #: The best policy: `(p [A, M], values [A, M], valid [A], budget) -> Shared`.
-BACKUPS: dict[str, _Solve] = {
-    "l1": l1,
-    "tv": _half(l1),
-    "kl": kl,
-}
+BACKUPS: dict[str, _Solve] = {"l1": l1, "tv": _half(l1), **{name: _tilting(name) for name in _TILTS}}
 #: A given policy: `(p [A, M], values [A, M], policy [A], budget) -> Shared`.
 OF_POLICY: dict[str, _Solve] = {
     "l1": l1_of_policy,
     "tv": _half(l1_of_policy),
-    "kl": kl_of_policy,
+    **{name: _tilting_of_policy(name) for name in _TILTS},
 }
 #: All sets with a budget to share.
-BUDGETS = (*BACKUPS, "chi2", "burg", "linf", "l2", "wasserstein", "contamination")
+BUDGETS = (*BACKUPS, "linf", "l2", "wasserstein", "contamination")

@@ -51,6 +51,14 @@ class WorstCase(NamedTuple):
     distribution: jax.Array  # [M]
 
 
+class Tangent(NamedTuple):
+    """A worst case and the line that supports it: at another level x it is at least value − steepness (x − level)."""
+
+    value: jax.Array  # []
+    distribution: jax.Array  # [M]
+    steepness: jax.Array  # [] how fast the value falls with the level; any that holds, where it has a kink
+
+
 class CheckLevel(Protocol):
     """A check of levels."""
 
@@ -87,8 +95,13 @@ def contamination(p: jax.Array, values: jax.Array, level: Level) -> WorstCase:
       values: [M] the value of each outcome.
       level: the part of the mass, between 0 and 1.
     """
+    return WorstCase(*contamination_tangent(p, values, level)[:2])
+
+
+def contamination_tangent(p: jax.Array, values: jax.Array, level: Level) -> Tangent:
+    """`contamination` with its tangent: the way from the mean to the least value is straight."""
     q = (1.0 - level) * p + level * jax.nn.one_hot(jnp.argmin(values), values.shape[0], dtype=p.dtype)
-    return WorstCase(_expectation(q, values), q)
+    return Tangent(_expectation(q, values), q, jnp.sum(p * (values - jnp.min(values))))
 
 
 def finite(p: jax.Array, values: jax.Array, level: Level = 0.0) -> WorstCase:
@@ -149,6 +162,15 @@ def linf(p: jax.Array, values: jax.Array, level: Level, order: jax.Array | None 
     """
     bounds = jnp.stack([jnp.maximum(p - level, 0.0), jnp.minimum(p + level, 1.0)])
     return interval(bounds, values, order=order)
+
+
+def linf_tangent(p: jax.Array, values: jax.Array, level: Level) -> Tangent:
+    """`linf` with its tangent: outcomes worse than the last one filled grow with the level, better ones shrink."""
+    value, q = linf(p, values, level)
+    filled = q > jnp.maximum(p - level, 0.0)
+    last = jnp.max(jnp.where(filled, values, jnp.min(values)))
+    moves = jnp.where(values > last, p > level, p + level < 1.0)
+    return Tangent(value, q, jnp.sum(jnp.where(moves, jnp.abs(values - last), 0.0)))
 
 
 def l1(p: jax.Array, values: jax.Array, level: Level, order: jax.Array | None = None) -> WorstCase:
@@ -250,6 +272,11 @@ def l2(p: jax.Array, values: jax.Array, level: Level) -> WorstCase:
       values: [M] the value of each outcome.
       level: the radius; √2 is everything.
     """
+    return WorstCase(*l2_tangent(p, values, level)[:2])
+
+
+def l2_tangent(p: jax.Array, values: jax.Array, level: Level) -> Tangent:
+    """`l2` with its tangent."""
     return _ellipsoid(p, values, jnp.ones_like(p), jnp.square(level))
 
 
@@ -262,6 +289,11 @@ def ellipsoid(p: jax.Array, values: jax.Array, level: Level, weights: jax.Array)
       level: the radius.
       weights: [M] the positive w; a large one holds its outcome near p.
     """
+    return WorstCase(*ellipsoid_tangent(p, values, level, weights)[:2])
+
+
+def ellipsoid_tangent(p: jax.Array, values: jax.Array, level: Level, weights: jax.Array) -> Tangent:
+    """`ellipsoid` with its tangent."""
     return _ellipsoid(p, values, 1.0 / weights, jnp.square(level))
 
 
@@ -275,21 +307,21 @@ def chi2(p: jax.Array, values: jax.Array, level: Level) -> WorstCase:
       values: [M] the value of each outcome.
       level: the radius.
     """
-    return _ellipsoid(p, values, p, level)
+    return WorstCase(*_ellipsoid(p, values, p, level)[:2])
 
 
-def _ellipsoid(p: jax.Array, values: jax.Array, a: jax.Array, level: Level) -> WorstCase:
-    """Σ (p' − p)² / a ≤ level, where a = 0 holds an outcome at p.
+def _ellipsoid(p: jax.Array, values: jax.Array, a: jax.Array, level: Level) -> Tangent:
+    """Σ (p' − p)² / a ≤ level, where a = 0 holds an outcome at p; the tangent is in the root of the level.
 
     With only the outcomes of `active` in play, and those allowed to be negative, the least point is
     p' = p + a (shift − t (v − mean)): the shift hands out what the others have lost, t spends what the
     level leaves. What is negative there is 0 in the answer: the active sets shrink to the right one.
     """
-    u, _ = _unit(values, a > 0.0)
+    u, span = _unit(values, a > 0.0)
     price = jnp.where(a > 0.0, p * p / jnp.where(a > 0.0, a, 1.0), 0.0)  # of emptying an outcome
     budget = jnp.minimum(level, np.finfo(u.dtype).max)
 
-    def least(active: jax.Array) -> jax.Array:
+    def least(active: jax.Array) -> tuple[jax.Array, jax.Array]:
         b = jnp.where(active, a, 0.0)
         total = jnp.sum(b)
         lost = jnp.sum(jnp.where(active, 0.0, p))
@@ -298,15 +330,21 @@ def _ellipsoid(p: jax.Array, values: jax.Array, a: jax.Array, level: Level) -> W
         spread = jnp.sum(b * away * away)
         left = jnp.maximum(budget - jnp.sum(jnp.where(active, 0.0, price)) - lost * lost / total, 0.0)
         t = jnp.sqrt(left) / jnp.sqrt(jnp.where(spread > 0.0, spread, jnp.inf))
-        return jnp.where(active, p + b * (lost / total - t * away), 0.0)
+        q = jnp.where(active, p + b * (lost / total - t * away), 0.0)
+        # Its multiplier is √level / t. Without outcomes dropped, also at level 0, that is the root of the spread.
+        share = left / jnp.where(budget > 0.0, budget, 1.0)
+        return q, jnp.sqrt(spread / jnp.where(budget > 0.0, jnp.maximum(share, np.finfo(u.dtype).tiny), 1.0))
 
-    def drop(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        active = state[0] & (state[1] >= 0.0)
+    State = tuple[jax.Array, tuple[jax.Array, jax.Array]]
+
+    def drop(state: State) -> State:
+        active = state[0] & (state[1][0] >= 0.0)
         return active, least(active)
 
     everything = jnp.ones(p.shape, bool)
-    _, q = jax.lax.while_loop(lambda state: jnp.any(state[1] < 0.0), drop, (everything, least(everything)))
-    return WorstCase(_expectation(q, values), q)
+    start = (everything, least(everything))
+    _, (q, steepness) = jax.lax.while_loop(lambda state: jnp.any(state[1][0] < 0.0), drop, start)
+    return Tangent(_expectation(q, values), q, span * steepness)
 
 
 # --- divergences: p tilted by one parameter ------------------------------------------------------------
@@ -497,6 +535,11 @@ def weighted_l1(p: jax.Array, values: jax.Array, level: Level, weights: jax.Arra
       level: the radius.
       weights: [M] w, none negative; a large one holds its outcome near p.
     """
+    return WorstCase(*weighted_l1_tangent(p, values, level, weights)[:2])
+
+
+def weighted_l1_tangent(p: jax.Array, values: jax.Array, level: Level, weights: jax.Array) -> Tangent:
+    """`weighted_l1` with its tangent."""
     weights = jnp.asarray(weights, p.dtype)
     here = jnp.arange(values.shape[0])
 
@@ -517,6 +560,11 @@ def wasserstein(p: jax.Array, values: jax.Array, level: Level, cost: jax.Array |
       level: the radius, in the unit of the costs.
       cost: [M, M] none negative and 0 on the diagonal; |i − j| if not given, outcomes standing in line.
     """
+    return WorstCase(*wasserstein_tangent(p, values, level, cost)[:2])
+
+
+def wasserstein_tangent(p: jax.Array, values: jax.Array, level: Level, cost: jax.Array | None = None) -> Tangent:
+    """`wasserstein` with its tangent."""
     here = jnp.arange(values.shape[0])
     c = jnp.abs(here[:, None] - here[None, :]).astype(p.dtype) if cost is None else jnp.asarray(cost, p.dtype)
     arriving = c.T  # outcomes reached first: both minima below are then vectorised, which argmin is not
@@ -543,7 +591,7 @@ def _transport(
     values: jax.Array,
     level: Level,
     respond: Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]],
-) -> WorstCase:
+) -> Tangent:
     """The least expectation that can be reached by moving mass at a total cost of at most the level.
 
     Plans are points (cost, value). The answer lies on the lower edge of their hull, between a plan that
@@ -557,7 +605,7 @@ def _transport(
       respond: `(price, u) -> (there, cost)`, all of shape [M]: where each outcome's mass goes if moving
         costs the price times its cost and outcomes are worth u.
     """
-    u, _ = _unit(values, jnp.ones(p.shape, bool))
+    u, span = _unit(values, jnp.ones(p.shape, bool))
     here = jnp.arange(p.shape[0])
     enough = 8.0 * np.finfo(u.dtype).eps
 
@@ -586,7 +634,8 @@ def _transport(
     room = dear.cost - cheap.cost
     part = jnp.where(room > 0.0, jnp.clip((level - cheap.cost) / jnp.where(room > 0.0, room, 1.0), 0.0, 1.0), 1.0)
     q = jnp.zeros_like(u).at[dear.there].add(part * p).at[cheap.there].add((1.0 - part) * p)
-    return WorstCase(_expectation(q, values), q)
+    price = jnp.where(dear.cost > level, (cheap.value - dear.value) / jnp.where(room > 0.0, room, 1.0), 0.0)
+    return Tangent(_expectation(q, values), q, span * price)
 
 
 # --- other sets from these -----------------------------------------------------------------------------

@@ -2,7 +2,10 @@
 
 Each rule is one function `rule(counts, confidence) -> level` for the sets of `balls` that it names in
 `RULES`, built around the empirical distribution counts / n. A rule speaks of one row. That N rows hold at
-once with probability c is had from the confidence 1 − (1 − c) / N each.
+once with probability c is had from the confidence 1 − (1 − c) / N each, as `deeprok.tabular.radii` does.
+
+Outcomes that were not seen are outcomes too: the M of a rule are all that there may be, and the set must give
+them mass. A set that is cut to the outcomes that were seen (`balls.on_support`, KL, χ²) holds nothing.
 
 T. Weissman, E. Ordentlich, G. Seroussi, S. Verdú and M. J. Weinberger, "Inequalities for the L1 deviation of
   the empirical distribution", Hewlett-Packard Labs, HPL-2003-97, 2003.
@@ -20,7 +23,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import chi2
+from scipy.special import gammaincinv
 
 from deeprok.errors import DeeprokError
 
@@ -34,7 +37,7 @@ class Rule(Protocol):
         Args:
           counts: [..., M] how often each outcome was seen.
           confidence: the probability with which the set is to hold the true distribution, in (0, 1).
-          outcomes: how many outcomes there may be, if more than the M that are counted.
+          outcomes: how many outcomes there may be, seen or not, if more than the M that are counted.
 
         Returns:
           [...] the levels.
@@ -75,13 +78,13 @@ def likelihood_ratio(counts: ArrayLike, confidence: float, outcomes: int | None 
 
     2n times either divergence between the empirical and the true distribution is χ² in the limit of many
     samples: Nilim and El Ghaoui's choice for the likelihood set, Iyengar's for relative entropy. With
-    few samples it promises more than it holds. Without any the level is infinite. Arguments are those of
-    `Rule`.
+    few samples it promises more than it holds, and `kl` holds nothing while an outcome has not been seen.
+    Without any samples the level is infinite. Arguments are those of `Rule`.
     """
     n, size = _totals(counts, confidence, outcomes)
     if size == 1:
         return np.zeros_like(n)
-    quantile = float(chi2.ppf(confidence, size - 1))
+    quantile = 2.0 * float(gammaincinv((size - 1) / 2, confidence))
     return np.divide(quantile, 2.0 * n, out=np.full_like(n, np.inf), where=n > 0)
 
 
