@@ -328,7 +328,7 @@ def test_a_policy_that_is_not_the_best_is_found_out(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setitem(srect.BACKUPS, "tv", wrong)  # and no other test solves this set with as many states
     monkeypatch.setitem(srect.OF_POLICY, "tv", srect.l1_of_policy)
-    setting: dict[str, Any] = {"radius": 0.3, "discount": 0.5, "rect": "s", "method": "vi"}
+    setting: dict[str, Any] = {"radius": 0.3, "discount": 0.9, "rect": "s", "method": "vi"}
     given = {key: value for key, value in setting.items() if key != "method"}
     found, exact = solve(problem, "tv", **setting), solve(problem, "l1", **setting).values
     own = evaluate(problem, even, set="l1", **given).values
