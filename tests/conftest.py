@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import os
 import shutil
 import tempfile
@@ -29,6 +30,10 @@ from hypothesis import settings
 from deeprok.config import Config
 from deeprok.training import Program, RunState, make_program
 from deeprok.worlds import WORLDS
+
+# What is compiled is kept for all tests, and is no garbage: it need not be looked through again and again.
+gc.freeze()
+gc.set_threshold(100_000, 20, 100)
 
 settings.register_profile("deeprok", deadline=None, derandomize=True, database=None, max_examples=60)
 settings.load_profile("deeprok")

@@ -100,7 +100,12 @@ def in_its_folder(study: Callable[P, R]) -> Callable[P, R]:
         except OSError as error:
             raise DeeprokError(f"can't make the folder {out}: {error.strerror}") from error
         with runs.hold([out]):
-            return study(*args, **kwargs)
+            try:
+                return study(*args, **kwargs)
+            except DeeprokError:
+                if os.listdir(out) == [runs.LOCK]:  # nothing was done in it
+                    runs.discard_unstarted([out])
+                raise
 
     return checked
 
