@@ -639,6 +639,4 @@ def test_examples_of_the_documentation_run(capsys: pytest.CaptureFixture[str]) -
     np.testing.assert_allclose(scope["judged"].values, scope["shared"].values, atol=1e-7)
     np.testing.assert_allclose(scope["learnt"].values, [20.736, 23.616, 27.616], rtol=0.03)
     assert "[20.736 23.616 27.616]" in capsys.readouterr().out
-    assert set(re.findall(r"^\| `(\w+)` \| (?:.*)\| (?:yes|no) \|$", page, re.MULTILINE)) == set(
-        SETS
-    )
+    assert set(re.findall(r"^\| `(\w+)` \| (?:.*)\| (?:yes|no) \|$", page, re.MULTILINE)) == set(SETS)
