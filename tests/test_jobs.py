@@ -26,7 +26,7 @@ from deeprok.trainer import progress_of
 
 #: Short chunks and many of them, so that there is time to stop a run half way.
 SETTINGS: dict[str, Any] = dict(
-    hidden=(4,), episodes=300, horizon=40, models=3, batch_size=4, warm_up=20, target_period=50, epsilon_steps=300,
+    hidden=(4,), episodes=150, horizon=40, models=3, batch_size=4, warm_up=20, target_period=50, epsilon_steps=300,
     chunk_steps=20, trial_every=50, trial_models=4, observation_noise=1.0, process_noise=1e-4,
 )  # fmt: skip
 CONFIG = make_config("deep_rok", **SETTINGS)
