@@ -65,7 +65,7 @@ def test_without_a_radius_it_is_lstd() -> None:
 def test_policy_iteration_with_complete_features_is_optimal() -> None:
     simulator = adp.of_problem(GARNET, one_hot(GARNET))
     found = adp.iterate(simulator, "l1", 0.3, DISCOUNT, episodes=40, steps=20, exploration=0.5)
-    best = solve(GARNET, "l1", 0.3, discount=DISCOUNT)
+    best = solve(GARNET, "l1", 0.3, discount=DISCOUNT, method="vi")
     assert found.settled
     assert found.policy(np.arange(6)).tolist() == best.policy.tolist()
     np.testing.assert_allclose(adp.values(simulator, found.fit.weights, np.arange(6)), best.values, atol=1e-6)
@@ -157,7 +157,7 @@ def test_successors_are_drawn_as_often_as_they_are_likely() -> None:
 def test_condition_of_a_fair_coin(kind: str, radius: float, discount: float, beta: float) -> None:
     visits = adp.visit(adp.american_put(), lambda s: np.zeros(len(s), int), episodes=5, steps=3)
     assert adp.contraction(visits, kind, radius, discount) == pytest.approx(beta, rel=1e-9)
-    if beta < 1:
+    if kind == "l1" and beta < 1:
         assert adp.evaluate(visits, kind, radius, discount).contracts
 
 

@@ -343,7 +343,7 @@ def test_the_table_has_every_set() -> None:
 
 
 @every_family
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(x=problems())
 def test_solves_the_program(name: str, x: Problem) -> None:
     family = FAMILIES[name]

@@ -425,7 +425,7 @@ def test_dense_models_of_one_order(holes: bool) -> None:
     problem = dense_problem(holes)
     radius = np.random.default_rng(0).random((8, 2))
     support: Any = "all" if holes else "nominal"
-    solution = solve(problem, "l1", radius, 0.9, support=support, tol=1e-10)
+    solution = solve(problem, "l1", radius, 0.9, support=support, method="vi", tol=1e-10)
     p, _ = problem.dense()
     for s in range(8):
         for a in np.flatnonzero(problem.valid[s]):
@@ -491,7 +491,6 @@ def of_three_states() -> tuple[np.ndarray, np.ndarray]:
     ("truth", "count", "more", "set", "rule"),
     [
         (crash(), 5, {}, "l1", "weissman"),
-        (crash(), 100, {}, "l1", "weissman"),
         (of_three_states(), 40, {"unseen_reward": -4.0}, "l1", "weissman"),
         (of_three_states(), 40, {"unseen_reward": -4.0}, "burg", "likelihood_ratio"),
     ],
@@ -502,7 +501,7 @@ def test_bounds_from_data_hold_as_often_as_they_say(
     """What the policy is worth in the true model is at least what the solution says, nine times in ten."""
     rng = np.random.default_rng(0)
     held = []
-    for _ in range(200):
+    for _ in range(150):
         model = sampled(*truth, count, rng, **more)
         solution = solve(model, set, radii(model, 0.9, rule), discount=0.9, method="vi", tol=1e-6)
         worth = plain_policy(*truth, np.eye(2)[solution.policy], 0.9)

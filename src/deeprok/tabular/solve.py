@@ -694,6 +694,16 @@ class _Found(NamedTuple):
     shortfall: float = 0.0  # of the returned policy's values to the best ones, in one sweep or over all stages
 
 
+def _blank(game: _Game, table: _Table, policy: jax.Array | None) -> _Sweep:
+    """A sweep that was not made."""
+    S = game.problem.states
+    actions = (block.valid.shape[2] for block in table.blocks) if isinstance(table, Layout) else [table.valid.shape[1]]
+    q = jnp.zeros((S, max(actions)))
+    if policy is None:
+        policy = jnp.zeros_like(q) if game.rules.shared else jnp.zeros(S, int)
+    return _Sweep(jnp.zeros(S), policy, q)
+
+
 def _until(
     game: _Game,
     table: _Table,
@@ -704,9 +714,7 @@ def _until(
     report: Callable[[float], None] = lambda residual: None,
 ) -> _Iterate:
     """Value iteration until the residual is at most the goal, reported every now and then."""
-    sweep = functools.partial(_sweep, game.rules)  # whose first argument is no array
-    shapes = jax.eval_shape(sweep, game.extra, table, values, policy)
-    blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    blank = _blank(game, table, policy)
     fixed = (game.rules, jnp.float64(game.discount), game.extra, table)
     numbers = (*map(jnp.float64, (math.inf, math.inf)), *map(jnp.int64, (0, 0)))
     now = _Iterate(values, values, game.discount * values, blank, *numbers)

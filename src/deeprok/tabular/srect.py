@@ -384,15 +384,6 @@ def by_tangents(tangent: _Tangents, valid: jax.Array, budget: jax.Array) -> Shar
     return Shared(u, policy, rows)
 
 
-class _Spent(NamedTuple):
-    """A way to share the budget, and what it does to a policy."""
-
-    share: jax.Array  # [A]
-    value: jax.Array  # [A] π q
-    steepness: jax.Array  # [A] how fast that falls with the share
-    rows: jax.Array  # [A, M] nature's answer
-
-
 def of_policy_by_tangents(tangent: _Tangents, policy: jax.Array, budget: jax.Array) -> Shared:
     """The worst case of a policy for any ball.
 
@@ -407,60 +398,50 @@ def of_policy_by_tangents(tangent: _Tangents, policy: jax.Array, budget: jax.Arr
       budget: κ.
     """
 
-    def spend(share: jax.Array) -> _Spent:
+    # A way to share the budget is [3, A]: shares, what they make of the policy's actions, and how fast these fall.
+    def spend(share: jax.Array) -> jax.Array:
         at = tangent(share)
-        return _Spent(share, policy * at.value, policy * at.steepness, at.distribution)
+        return jnp.stack([share, policy * at.value, policy * at.steepness])
 
-    def choose(which: jax.Array, one: _Spent, other: _Spent) -> _Spent:
-        def pick(x: jax.Array, y: jax.Array) -> jax.Array:
-            return jnp.where(which if x.ndim == 1 else which[..., None], x, y)
+    def through(cheap: jax.Array, dear: jax.Array) -> jax.Array:
+        room, fall, _ = jnp.sum((dear - cheap) * jnp.array([[1.0], [-1.0], [0.0]]), axis=1)
+        return jnp.where(room > 0, fall / jnp.where(room > 0, room, 1.0), 0.0)
 
-        picked: _Spent = jax.tree.map(pick, one, other)
-        return picked
+    cheap, dear = jax.vmap(spend)(jnp.stack([jnp.zeros_like(policy), jnp.where(policy > 0, budget, 0.0)]))
+    enough = jnp.sum(dear[0]) <= budget  # one action is taken, and all is spent on it
+    cheap = jnp.where(enough, dear, cheap)
+    tolerance = 500 * np.finfo(policy.dtype).eps * jnp.sum(jnp.abs(cheap[1]))
 
-    def through(cheap: _Spent, dear: _Spent) -> jax.Array:
-        room = jnp.sum(dear.share - cheap.share)
-        return jnp.where(room > 0, jnp.sum(cheap.value - dear.value) / jnp.where(room > 0, room, 1.0), 0.0)
-
-    ends = jax.vmap(spend)(jnp.stack([jnp.zeros_like(policy), jnp.where(policy > 0, budget, 0.0)]))
-    cheap, dear = (jax.tree.map(lambda x, i=i: x[i], ends) for i in range(2))
-    enough = jnp.sum(dear.share) <= budget  # one action is taken, and all is spent on it
-    cheap = choose(enough, dear, cheap)
-    tolerance = 500 * np.finfo(policy.dtype).eps * jnp.sum(jnp.abs(cheap.value))
-
-    State = tuple[jax.Array, _Spent, _Spent, _Spent, _Spent, jax.Array, jax.Array]
-
-    def step(state: State) -> State:
-        count, cheap, dear, low, high, price, _ = state
-        pays, idle = high.steepness >= price, low.steepness <= price  # at its end, or at its beginning
-        low = choose(pays & (high.share > low.share), high, low)
-        high = choose(idle | pays, low, high)
-        between = high.share > low.share
-        fall = low.steepness - high.steepness
-        rise = low.value + low.steepness * low.share - high.value - high.steepness * high.share
-        bent = between & (fall > 0)
-        share = jnp.where(bent, jnp.clip(rise / jnp.where(bent, fall, 1.0), low.share, high.share), low.share)
-        least = low.value - low.steepness * (share - low.share)
-        gap = jnp.sum(cheap.value - least + price * (cheap.share - share))
+    def step(carry: _Carry) -> _Carry:
+        count, cheap, dear, low, high, price, _ = carry
+        pays, idle = high[2] >= price, low[2] <= price  # at its end, or at its beginning
+        low = jnp.where(pays & (high[0] > low[0]), high, low)
+        high = jnp.where(idle | pays, low, high)
+        (begin, value, steep), (end, value_end, steep_end) = low, high
+        bent = (end > begin) & (steep > steep_end)
+        cross = (value + steep * begin - value_end - steep_end * end) / jnp.where(bent, steep - steep_end, 1.0)
+        share = jnp.where(bent, jnp.clip(cross, begin, end), begin)
+        least = value - steep * (share - begin)
+        gap = jnp.sum(cheap[1] - least + price * (cheap[0] - share))
         at = spend(share)
-        found, pays = at.value - least <= tolerance, at.steepness >= price
-        low, high = choose(between & (found | pays), at, low), choose(between & (found | ~pays), at, high)
-        over, under = jnp.sum(low.share) > budget, jnp.sum(high.share) <= budget
-        less, more = choose(under, low, cheap), choose(over, high, dear)
+        found, pays = at[1] - least <= tolerance, at[2] >= price
+        low = jnp.where((end > begin) & (found | pays), at, low)
+        high = jnp.where((end > begin) & (found | ~pays), at, high)
+        over, under = jnp.sum(low[0]) > budget, jnp.sum(high[0]) <= budget
+        less, more = jnp.where(under, low, cheap), jnp.where(over, high, dear)
         ahead = through(less, more)
-        exact = jnp.all(high.share <= low.share)
+        exact = jnp.all(high[0] <= low[0])
         decided = exact | ((over | under) & (jnp.abs(ahead - price) > 0.01 * price))
-        cheap, dear = choose(decided, less, cheap), choose(decided, more, dear)
-        low, high = choose(decided, cheap, low), choose(decided, dear, high)
-        price = jnp.where(decided, ahead, price)
-        return count + 1, cheap, dear, low, high, price, gap > tolerance
+        cheap, dear = jnp.where(decided, less, cheap), jnp.where(decided, more, dear)
+        low, high = jnp.where(decided, cheap, low), jnp.where(decided, dear, high)
+        return count + 1, cheap, dear, low, high, jnp.where(decided, ahead, price), gap > tolerance
 
-    start: State = (jnp.int32(0), cheap, dear, cheap, dear, through(cheap, dear), ~enough)
-    _, cheap, dear, *_ = jax.lax.while_loop(lambda state: state[6] & (state[0] < 4 * _STEPS), step, start)
-    room = jnp.sum(dear.share - cheap.share)
-    part = jnp.clip((budget - jnp.sum(cheap.share)) / jnp.where(room > 0, room, 1.0), 0.0, 1.0)
-    value = (1 - part) * jnp.sum(cheap.value) + part * jnp.sum(dear.value)
-    return Shared(value, policy, (1 - part) * cheap.rows + part * dear.rows)
+    start: _Carry = (jnp.int32(0), cheap, dear, cheap, dear, through(cheap, dear), ~enough)
+    _, cheap, dear, *_ = jax.lax.while_loop(lambda c: c[6] & (c[0] < 4 * _STEPS), step, start)
+    room = jnp.sum(dear[0] - cheap[0])
+    part = jnp.clip((budget - jnp.sum(cheap[0])) / jnp.where(room > 0, room, 1.0), 0.0, 1.0)
+    less, more = jax.vmap(tangent)(jnp.stack([cheap[0], dear[0]])).distribution
+    return Shared(jnp.sum((1 - part) * cheap[1] + part * dear[1]), policy, (1 - part) * less + part * more)
 
 
 def _sum_above(amount: jax.Array, values: jax.Array) -> jax.Array:
