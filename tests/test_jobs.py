@@ -268,6 +268,29 @@ def test_seeds_are_shared_out_among_processes(tmp_path: Path, trained_groups: li
     assert [runs.read_group(folder) for folder in folders] == [(0, 2, 4), (1, 3)] * 2 + [(0, 2, 4)]
 
 
+def test_groups_are_those_of_the_command_that_began(tmp_path: Path, trained_groups: list[list[str]]) -> None:
+    """A training that was killed before its first step is no other one, however many processes go on with it."""
+    folders = jobs.create(make_config("ddqn"), tmp_path / "out", seeds=[4, 0, 3], jobs=2)
+    assert [folder.name for folder in folders] == ["seed-4", "seed-0", "seed-3"]
+    jobs.resume(folders, jobs=1)
+    assert trained_groups == [["seed-4", "seed-3"], ["seed-0"]]
+
+
+@pytest.mark.parametrize("seeds", [None, [0, 1]])
+def test_start_that_was_killed_does_not_block_the_next(tmp_path: Path, seeds: list[int] | None) -> None:
+    (first, *_) = jobs.create(CONFIG, tmp_path / "out", seeds, jobs=1)
+    checkpoint.partial(first / runs.PRIOR).write_text("half of it")
+    with runs.hold([first]), pytest.raises(DeeprokError, match=f"in use by process {os.getpid()}"):
+        jobs.create(CONFIG, tmp_path / "out", seeds)
+    other = dataclasses.replace(CONFIG, discount=0.5)
+    folders = jobs.create(other, tmp_path / "out", seeds)
+    assert [runs.read_config(folder).discount for folder in folders] == [0.5] * len(folders)
+    (first / runs.METRICS).write_text("")
+    with pytest.raises(DeeprokError, match="already exists and is not empty"):
+        jobs.create(CONFIG, tmp_path / "out", seeds)
+    assert runs.read_config(first) == other
+
+
 def test_nothing_to_do(tmp_path: Path, trained_groups: list[list[str]]) -> None:
     jobs.resume([at_step(tmp_path / "run", CONFIG, 9000, CONFIG.episodes)])
     assert trained_groups == []

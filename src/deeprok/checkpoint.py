@@ -24,18 +24,23 @@ T = TypeVar("T")
 _FORMAT_KEY = "format"  # in the metadata, beside the checksums of the arrays by name
 
 
+def partial(path: Path) -> Path:
+    """Where a file is written before it takes its place."""
+    return path.with_name(f".{path.name}.partial")
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Replaces a file by new contents, or leaves it as it was."""
-    partial = path.with_name(f".{path.name}.partial")
+    unfinished = partial(path)
     try:
-        with open(partial, "wb") as file:
+        with open(unfinished, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(partial, path)
+        os.replace(unfinished, path)
     except OSError as error:
         with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
+            unfinished.unlink(missing_ok=True)
         reason = "no space is left on the disk" if error.errno == errno.ENOSPC else error.strerror
         kept = "; the version written before is kept" if os.path.isfile(path) else ""
         raise DeeprokError(f"can't write {path}: {reason}{kept}") from error

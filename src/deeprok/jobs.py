@@ -20,13 +20,15 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from deeprok import runs
 from deeprok.config import Config, check
 from deeprok.errors import DeeprokError
 from deeprok.progress import watched
 from deeprok.trainer import OnInterrupt, Report, interruptions, progress_of, train_together
+
+T = TypeVar("T")
 
 
 def train(
@@ -66,7 +68,9 @@ def create(config: Config, out: str | Path, seeds: Sequence[int] | None = None, 
     if seeds is None:
         runs.create(Path(out), config)
         return [Path(out)]
-    return runs.create_seeds(Path(out), config, seeds)
+    # Decided here, so that a training that is killed before its first step keeps to it too.
+    groups = _shares(seeds, jobs or count_cores()) if config.in_step else ()
+    return runs.create_seeds(Path(out), config, seeds, groups)
 
 
 def begin(
@@ -136,13 +140,18 @@ def _groups(folders: Sequence[Path], jobs: int) -> list[list[Path]]:
         if not all(kept.values()):
             # All that have no checkpoint, since the files of a plan that a kill cut short say nothing.
             new = [folder for folder in siblings if not kept[folder] or not (folder / runs.CHECKPOINT).exists()]
-            for start in range(min(jobs, len(new))):
-                for folder in new[start::jobs]:
-                    kept[folder] = tuple(seeds[each] for each in new[start::jobs])
+            for share in _shares(new, jobs):
+                for folder in share:
+                    kept[folder] = tuple(seeds[each] for each in share)
                     runs.write_group(folder, kept[folder])
         for folder in siblings:
             groups.setdefault((*like, kept[folder]), []).append(folder)
     return alone + list(groups.values())
+
+
+def _shares(runs: Sequence[T], jobs: int) -> list[list[T]]:
+    """One of the runs for each job, another for each, … until all are dealt out."""
+    return [list(runs[start::jobs]) for start in range(min(jobs, len(runs)))]
 
 
 def count_cores() -> int:

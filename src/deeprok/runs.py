@@ -53,8 +53,14 @@ class Best:
     steps: jax.Array  # [] int32, when it was
 
 
-def create(folder: Path, config: Config) -> None:
-    """Makes a run folder; refuses one that already holds something."""
+def create(folder: Path, config: Config, group: Sequence[int] = ()) -> None:
+    """Makes a run folder; refuses one that already holds something.
+
+    Args:
+      folder: the folder.
+      config: the settings of the run.
+      group: the seeds that it is trained together with, if that is decided already.
+    """
     _refuse_full(folder)
     belief = _read_prior(config) if config.prior else None
     try:
@@ -64,6 +70,9 @@ def create(folder: Path, config: Config) -> None:
     try:
         if belief is not None:
             checkpoint.save(folder / PRIOR, {"belief": belief})
+        if group:
+            write_group(folder, group)
+        # The last of them: with it, the folder is a run.
         checkpoint.write_atomically(folder / CONFIG, config.to_json().encode())
     except DeeprokError:
         discard_unstarted([folder])
@@ -167,19 +176,33 @@ def write_group(folder: Path, seeds: Sequence[int]) -> None:
 
 def discard_unstarted(folders: Sequence[Path]) -> None:
     """Removes new run folders, and what they alone were in, if none of them has come to its first metrics."""
-    if any((folder / METRICS).exists() for folder in folders):
+    if not all(map(_unstarted, folders)):
         return
     for folder in folders:
-        with contextlib.suppress(OSError):  # what is not ours stays, and its folder with it
-            for name in (CONFIG, PRIOR, GROUP, LOCK):
-                (folder / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            for path in folder.iterdir():
+                path.unlink()
             folder.rmdir()
             if folder.name.startswith("seed-"):
                 folder.parent.rmdir()
 
 
-def create_seeds(out: Path, config: Config, seeds: Sequence[int]) -> list[Path]:
-    """Makes a folder of run folders, one for each seed."""
+def _unstarted(folder: Path) -> bool:
+    """Whether a folder holds nothing but what the start of a run leaves, whole or cut short."""
+    own = {CONFIG, PRIOR, GROUP, LOCK}
+    own |= {checkpoint.partial(Path(name)).name for name in own}
+    return not folder.exists() or (folder.is_dir() and own.issuperset(os.listdir(folder)))
+
+
+def create_seeds(out: Path, config: Config, seeds: Sequence[int], groups: Sequence[Sequence[int]] = ()) -> list[Path]:
+    """Makes a folder of run folders, one for each seed.
+
+    Args:
+      out: the folder.
+      config: the settings of the runs.
+      seeds: their seeds.
+      groups: which seeds are trained together, if that is decided already.
+    """
     _refuse_full(out)
     if len(set(seeds)) < len(seeds):
         raise DeeprokError(f"seeds are {list(seeds)}; each may be given once")
@@ -188,7 +211,7 @@ def create_seeds(out: Path, config: Config, seeds: Sequence[int]) -> list[Path]:
         check(each)
     try:
         for folder, each in configs.items():
-            create(folder, each)
+            create(folder, each, next((group for group in groups if each.seed in group), ()))
     except DeeprokError:
         discard_unstarted(list(configs))
         raise
@@ -196,16 +219,23 @@ def create_seeds(out: Path, config: Config, seeds: Sequence[int]) -> list[Path]:
 
 
 def _refuse_full(folder: Path) -> None:
+    """Raises unless a run can begin in this folder; what a start that was killed has left is removed."""
     try:
-        is_file, is_full = folder.is_file(), folder.is_dir() and any(folder.iterdir())
+        if folder.is_file():
+            raise DeeprokError(f"{folder} is a file; a run needs a new folder")
+        if not folder.is_dir() or not any(folder.iterdir()):
+            return
+        inner = list(folder.iterdir())
+        starts = inner if all(path.name.startswith("seed-") for path in inner) else [folder]
+        if all(map(_unstarted, starts)):
+            with hold(starts):
+                discard_unstarted(starts)
+            return
     except OSError as error:
         raise DeeprokError(f"can't make the folder {folder}: {error.strerror}") from error
-    if is_file:
-        raise DeeprokError(f"{folder} is a file; a run needs a new folder")
-    if is_full:
-        raise DeeprokError(
-            f"{folder} already exists and is not empty; go on with 'deeprok train --resume {folder}' or choose another"
-        )
+    raise DeeprokError(
+        f"{folder} already exists and is not empty; go on with 'deeprok train --resume {folder}' or choose another"
+    )
 
 
 def find(folder: Path) -> list[Path]:
