@@ -5,7 +5,7 @@ WORKERS ?= 2
 ARGS ?=
 
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq --no-compile -c constraints.txt
 EXTRAS := test lint docs bench
 
 .DEFAULT_GOAL := help
@@ -24,7 +24,7 @@ reproduce: .venv/.run.stamp ## Train the paper's agents, evaluate them on its gr
 
 test: .venv/.test.stamp ## Run every test but the slow ones.
 	@echo '==> Running the tests (all but the slow ones) with $(WORKERS) workers'
-	@$(BIN)/python -m pytest -q -m 'not slow' -n $(WORKERS) --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -q -m 'not slow' -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-slow: .venv/.test.stamp ## Run the slow tests: learning at full size.
 	@echo '==> Running the slow tests'

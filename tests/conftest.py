@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 # Programs of the tests run for a moment; compiled with the least effort they are ready in a quarter of the time.
 if "--xla_backend_optimization_level" not in (given := os.environ.get("XLA_FLAGS", "")):
-    os.environ["XLA_FLAGS"] = f"--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false {given}"
+    least = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    os.environ["XLA_FLAGS"] = f"--xla_backend_optimization_level=0 {least} {given}"
 # Workers and the processes that tests start share what one of them has compiled, for as long as the tests run.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="deeprok-tests-")
@@ -37,6 +38,19 @@ gc.set_threshold(100_000, 20, 100)
 
 settings.register_profile("deeprok", deadline=None, derandomize=True, database=None, max_examples=60)
 settings.load_profile("deeprok")
+
+
+#: The files that take longest, begun first so that the workers end together.
+LONGEST = (
+    *("training_scan", "settings", "jobs", "trainer", "posterior", "processors", "experiments", "policy"),
+    *("tabular_srect", "kills", "tabular_solve", "kalman_numerics", "ktd", "agents", "estimators", "singhal_wu"),
+    *("package", "regression_example"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rank = {f"test_{name}.py": i for i, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ import pytest
 import safetensors.numpy
 
 from deeprok import checkpoint, jobs, runs, trainer
-from deeprok.cli import main
 from deeprok.config import Config, make_config
 from deeprok.errors import DeeprokError
 from deeprok.trainer import progress_of
@@ -61,18 +60,6 @@ def test_folders_of_seeds(in_this_process: list[Path]) -> None:
     assert contents(in_this_process[0]) != contents(in_this_process[1])
 
 
-def test_processes_give_what_one_gives(
-    in_this_process: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jobs, "train_together", lambda *_: pytest.fail("trained in this process"))
-    reported: dict[Path, list[Any]] = {}
-    folders = jobs.train(
-        CONFIG, tmp_path, seeds=[0, 1], jobs=2, report=lambda path, line: reported.setdefault(path, []).append(line)
-    )
-    assert [contents(folder) for folder in folders] == [contents(folder) for folder in in_this_process]
-    assert reported == {folder: runs.read_metrics(folder) for folder in folders}
-
-
 def start(*words: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-m", "deeprok", "train", *words], stderr=subprocess.PIPE, text=True)
 
@@ -84,7 +71,9 @@ def wait_for_metrics(process: subprocess.Popen[str], folders: list[Path], lines:
         time.sleep(0.02)
 
 
-def test_stopped_and_killed_processes_can_be_resumed(in_this_process: list[Path], tmp_path: Path) -> None:
+def test_stopped_and_killed_processes_give_what_one_process_gives(
+    in_this_process: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "out"
     options = [
         word
@@ -115,8 +104,13 @@ def test_stopped_and_killed_processes_can_be_resumed(in_this_process: list[Path]
     finally:
         process.kill()  # which leaves the workers nothing to do but to end
         process.communicate()
-    assert main(["train", "--resume", str(out), "--jobs", "1"]) == 0
+    monkeypatch.setattr(jobs, "train_together", lambda *_: pytest.fail("trained in this process"))
+    reported: dict[Path, list[Any]] = {folder: [] for folder in folders}
+    jobs.resume(folders, jobs=2, report=lambda folder, line: reported[folder].append(line))
     assert [contents(folder) for folder in folders] == [contents(folder) for folder in in_this_process]
+    for folder, lines in reported.items():
+        assert 0 < len(lines) < len(runs.read_metrics(folder))
+        assert lines == runs.read_metrics(folder)[-len(lines) :]
 
 
 def test_a_lock_ends_with_the_last_process_that_holds_it(tmp_path: Path) -> None:

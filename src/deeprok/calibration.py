@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
+from scipy.special import ndtri
 
 from deeprok import runs
 from deeprok.config import Config
@@ -69,7 +69,7 @@ class Calibration:
 
 def coverage(errors: np.ndarray, levels: Sequence[float] = LEVELS) -> np.ndarray:
     """The share of errors, in standard deviations, that lie within the central interval of each level."""
-    bounds = stats.norm.ppf(0.5 + 0.5 * np.asarray(levels))
+    bounds = ndtri(0.5 + 0.5 * np.asarray(levels))
     return np.mean(np.abs(errors)[:, None] <= bounds, axis=0)
 
 
@@ -78,7 +78,7 @@ def fit_temperature(errors: np.ndarray, levels: Sequence[float] = LEVELS) -> flo
 
     Each level asks for a factor of its own; the geometric mean is taken.
     """
-    bounds = stats.norm.ppf(0.5 + 0.5 * np.asarray(levels))
+    bounds = ndtri(0.5 + 0.5 * np.asarray(levels))
     asked = np.quantile(np.abs(errors), levels) / bounds
     return float(np.exp(np.mean(np.log(np.maximum(asked, np.finfo(float).tiny)))))
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 
 class Estimate(NamedTuple):
@@ -24,6 +23,8 @@ class Estimate(NamedTuple):
 
 def iqm(scores: np.ndarray, axis: int = -1) -> np.ndarray:
     """The interquartile mean: a quarter of the scores, rounded down, is left out at either end."""
+    from scipy import stats  # here, since it would take half a second of every command's start
+
     return stats.trim_mean(scores, 0.25, axis=axis)
 
 
@@ -46,6 +47,8 @@ def estimate(statistic: Callable[..., np.ndarray], *samples: Sequence[float]) ->
       statistic: takes the samples and the axis along which the seeds lie.
       samples: scores of each agent's seeds.
     """
+    from scipy import stats
+
     arrays = [np.asarray(sample, float) for sample in samples]
     value = float(statistic(*arrays, axis=-1))
     if min(len(array) for array in arrays) < 2:
