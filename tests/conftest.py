@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 if "--xla_backend_optimization_level" not in (given := os.environ.get("XLA_FLAGS", "")):
     least = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     os.environ["XLA_FLAGS"] = f"--xla_backend_optimization_level=0 {least} {given}"
-# Workers and the processes that tests start share what one of them has compiled, for as long as the tests run.
+# The processes that tests start share what one of them has compiled, for as long as the tests run. This process does
+# not: it compiles little twice, and writing takes a tenth of its time.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="deeprok-tests-")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
@@ -32,6 +33,8 @@ from deeprok.config import Config
 from deeprok.training import Program, RunState, make_program
 from deeprok.worlds import WORLDS
 
+if "deeprok-tests-" in os.environ["JAX_COMPILATION_CACHE_DIR"]:
+    jax.config.update("jax_enable_compilation_cache", False)
 # What is compiled is kept for all tests, and is no garbage: it need not be looked through again and again.
 gc.freeze()
 gc.set_threshold(100_000, 20, 100)
