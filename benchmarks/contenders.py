@@ -28,8 +28,8 @@ def training(
     import jax
     import jax.numpy as jnp
 
-    from deeprok.config import make_config
-    from deeprok.training import make_program
+    from deeprok.runs.settings import make_config
+    from deeprok.training.scan import make_program
 
     # So many episodes that no seed ever stands still.
     config = make_config(algorithm, **{"episodes": 1_000_000, "snapshot_every": 0, **changes})

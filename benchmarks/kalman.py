@@ -55,8 +55,8 @@ def deeprok_filter(batching: Batching) -> tuple[Any, Any]:
     """deeprok's estimator, and `(belief, batches) -> belief`, jitted: its own update inside a scan."""
     import jax
 
+    from deeprok.agents.network import QNetwork
     from deeprok.estimators import ekf
-    from deeprok.networks import QNetwork
 
     network = QNetwork(SIZES, "tanh", (1.0,) * SIZES[0])
     noise = OBSERVATION_NOISE * (BATCH if batching == "joint" else 1)
@@ -179,7 +179,7 @@ def in_dynamax() -> Measure:
     import jax.numpy as jnp
     from dynamax.nonlinear_gaussian_ssm import ParamsNLGSSM, extended_kalman_filter
 
-    from deeprok.networks import QNetwork
+    from deeprok.agents.network import QNetwork
 
     problem = Problem(*(leaf[:DYNAMAX_STEPS] if i else leaf for i, leaf in enumerate(make_problem())))
     n = problem.theta.size

@@ -30,10 +30,10 @@ def update(name: str, width: int, steps: int) -> Measure:
     import jax
     import jax.numpy as jnp
 
+    from deeprok.agents.ktd import ktd, q_difference
+    from deeprok.agents.network import QNetwork
+    from deeprok.environments.base import Transition
     from deeprok.estimators import ekf
-    from deeprok.ktd import ktd, q_difference
-    from deeprok.networks import QNetwork
-    from deeprok.types import Transition
 
     network = QNetwork((INPUTS, width, width, OUTPUTS), "tanh", (1.0,) * INPUTS)
     rng = np.random.default_rng(0)

@@ -51,7 +51,7 @@ def update(name: str, width: int, batch: int, steps: int) -> Measure:
     import jax
     import jax.numpy as jnp
 
-    from deeprok.networks import QNetwork
+    from deeprok.agents.network import QNetwork
 
     network = QNetwork((INPUTS, width, width, OUTPUTS), "tanh", (1.0,) * INPUTS)
     estimator = estimator_of(name, network.num_weights, batch)

@@ -177,7 +177,7 @@ def our_backup(name: str) -> Measure:
     import jax
     import jax.numpy as jnp
 
-    from deeprok.tabular.srect import BACKUPS
+    from deeprok.tabular.s_rectangular import BACKUPS
 
     p, values = shared_problem()
     with jax.enable_x64(True):

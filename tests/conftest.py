@@ -29,9 +29,9 @@ import probe_worlds
 import pytest
 from hypothesis import settings
 
-from deeprok.config import Config
-from deeprok.training import Program, RunState, make_program
-from deeprok.worlds import WORLDS
+from deeprok.environments import WORLDS
+from deeprok.runs.settings import Config
+from deeprok.training.scan import Program, RunState, make_program
 
 if "deeprok-tests-" in os.environ["JAX_COMPILATION_CACHE_DIR"]:
     jax.config.update("jax_enable_compilation_cache", False)

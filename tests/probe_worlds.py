@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from deeprok.types import Outcome, record
-from deeprok.worlds.base import World, quantity
+from deeprok.core.pytree import record
+from deeprok.environments.base import Outcome, World, quantity
 
 
 @record

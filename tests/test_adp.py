@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from deeprok.errors import DeeprokError
+from deeprok.core.errors import DeeprokError
 from deeprok.tabular import RMDP, adp, solve
 from deeprok.tabular.problems import make, parse
 

@@ -11,11 +11,11 @@ import numpy as np
 import oracles
 import pytest
 
-from deeprok.agents import Agent, AgentState, Draw, make_agent, make_estimator
-from deeprok.config import ALGORITHMS, Config, GradientConfig, make_config
+from deeprok.agents.network import QNetwork
+from deeprok.agents.q_learning import Agent, AgentState, Draw, make_agent, make_estimator
+from deeprok.environments.base import Transition
 from deeprok.estimators import Fit
-from deeprok.networks import QNetwork
-from deeprok.types import Transition
+from deeprok.runs.settings import ALGORITHMS, Config, GradientConfig, make_config
 
 OBS = jnp.array([0.1, -0.2, 0.05, 0.3])
 ON, OFF = jnp.array(True), jnp.array(False)

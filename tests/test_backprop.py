@@ -17,11 +17,11 @@ import oracles
 import pytest
 from scipy import optimize, special, stats
 
-from deeprok import checkpoint
-from deeprok.errors import DeeprokError
+from deeprok.core.errors import DeeprokError
 from deeprok.estimators import bayes_by_backprop, gaussian_prior, mixture_prior, predict
-from deeprok.estimators.backprop import free_energy, kl_share, sampled_kl
+from deeprok.estimators.bayes_by_backprop import free_energy, kl_share, sampled_kl
 from deeprok.estimators.randomness import key_at
+from deeprok.runs import checkpoint
 
 N, R, PRIOR = 3, 0.5, 2.0
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from scipy.special import logsumexp, rel_entr
 
-from deeprok.errors import DeeprokError
+from deeprok.core.errors import DeeprokError
 from deeprok.uncertainty import (
     SETS,
     burg,

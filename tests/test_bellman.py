@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from deeprok import bellman
+from deeprok.agents import targets as bellman
 from deeprok.uncertainty import SETS
 
 REWARD = jnp.array([1.0, 0.0, 2.0])

@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from deeprok import calibration, runs
-from deeprok.calibration import Intervals, coverage, earned_values, fit_temperature, summarise
-from deeprok.cli import main
-from deeprok.config import make_config
-from deeprok.errors import DeeprokError
-from deeprok.evaluation import ensemble_policy
-from deeprok.trainer import train_together
+from deeprok.cli.main import main
+from deeprok.core.errors import DeeprokError
+from deeprok.evaluation import calibration
+from deeprok.evaluation.calibration import Intervals, coverage, earned_values, fit_temperature, summarise
+from deeprok.evaluation.grid import ensemble_policy
+from deeprok.runs import folder as runs
+from deeprok.runs.settings import make_config
+from deeprok.training.loop import train_together
 
 
 def test_coverage_of_known_errors() -> None:

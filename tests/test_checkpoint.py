@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from deeprok import checkpoint
-from deeprok.config import FORMAT
-from deeprok.errors import DeeprokError
-from deeprok.types import record
+from deeprok.core.errors import DeeprokError
+from deeprok.core.files import write_atomically
+from deeprok.core.pytree import record
+from deeprok.runs import checkpoint
+from deeprok.runs.settings import FORMAT
 
 
 @record
@@ -205,7 +206,7 @@ def test_full_disk_changes_nothing(
 
     monkeypatch.setattr(os, function, fail)
     with pytest.raises(DeeprokError, match="no space is left on the disk") as error:
-        checkpoint.write_atomically(path, b"new" * 1000)
+        write_atomically(path, b"new" * 1000)
     assert str(path) in str(error.value)
     assert ("kept" in str(error.value)) == exists
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == ({"file": b"old"} if exists else {})
@@ -213,13 +214,13 @@ def test_full_disk_changes_nothing(
 
 def test_other_failures_say_why(tmp_path: Path) -> None:
     with pytest.raises(DeeprokError, match="No such file or directory"):
-        checkpoint.write_atomically(tmp_path / "nowhere" / "file", b"new")
+        write_atomically(tmp_path / "nowhere" / "file", b"new")
     (tmp_path / "folder").mkdir()
     with pytest.raises(DeeprokError, match="directory"):
-        checkpoint.write_atomically(tmp_path / "folder", b"new")
+        write_atomically(tmp_path / "folder", b"new")
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
     with pytest.raises(DeeprokError, match="File name too long"):
-        checkpoint.write_atomically(tmp_path / ("x" * 300), b"new")
+        write_atomically(tmp_path / ("x" * 300), b"new")
 
 
 def test_replaced_only_when_whole(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

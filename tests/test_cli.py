@@ -20,10 +20,14 @@ import safetensors.numpy
 from rich.table import Table
 from test_evaluation import LEFT, write_run
 
-from deeprok import __version__, cli, options, runs
-from deeprok.cli import main
-from deeprok.config import ALGORITHMS, FORMAT, Config, GradientConfig, KalmanConfig, make_config
-from deeprok.console import WordConsole
+from deeprok import __version__
+from deeprok.cli import evaluate, options, streams, train
+from deeprok.cli import main as cli
+from deeprok.cli.main import main
+from deeprok.core.console import WordConsole
+from deeprok.core.errors import DeeprokError
+from deeprok.runs import folder as runs
+from deeprok.runs.settings import ALGORITHMS, FORMAT, Config, GradientConfig, KalmanConfig, make_config
 
 SMALL = [
     *("--hidden", "4", "--episodes", "5", "--horizon", "30", "--models", "2", "--batch-size", "3"),
@@ -34,13 +38,13 @@ SMALL = [
 @pytest.fixture(autouse=True)
 def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(cli, "_out", WordConsole(width=200))
+    monkeypatch.setattr(streams, "out", WordConsole(width=200))
 
 
 @pytest.fixture
 def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
     """`train` makes its folders and stops."""
-    monkeypatch.setattr(cli, "_train_runs", lambda *_: None)
+    monkeypatch.setattr(train, "_train_runs", lambda *_: None)
 
 
 def exit_code(words: Sequence[str]) -> int:
@@ -133,9 +137,9 @@ def test_default_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
     def fake(folder: Path, **options: Any) -> None:
         seen.update(options, folder=folder)
-        raise cli.DeeprokError("enough")
+        raise DeeprokError("enough")
 
-    monkeypatch.setattr(cli, "evaluate", fake)
+    monkeypatch.setattr(evaluate, "evaluate", fake)
     assert main(["evaluate", str(tmp_path)]) == 2
     seen.pop("advance")
     assert seen == dict(
@@ -416,7 +420,7 @@ def test_pages_fit_eighty_columns(
     words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(cli, "_out", WordConsole(width=80, force_terminal=True, color_system=None))
+    monkeypatch.setattr(streams, "out", WordConsole(width=80, force_terminal=True, color_system=None))
     assert exit_code(words.split()) == 0
     assert max(len(line) for line in capsys.readouterr().out.splitlines()) <= 80
 
@@ -726,5 +730,5 @@ def test_interrupted(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "evaluate", stop)
+    monkeypatch.setattr(evaluate, "evaluate", stop)
     assert main(["evaluate", str(finished)]) == 130

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.special import rel_entr
 from scipy.stats import chi2
 
-from deeprok.errors import DeeprokError
+from deeprok.core.errors import DeeprokError
 from deeprok.uncertainty import RULES, SETS, hoeffding, likelihood_ratio, weissman
 
 every_rule = pytest.mark.parametrize("name", RULES)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deeprok.config import (
+from deeprok.core.errors import DeeprokError
+from deeprok.runs.settings import (
     ALGORITHMS,
     ESTIMATOR_KINDS,
     FORMAT,
@@ -23,7 +24,6 @@ from deeprok.config import (
     from_json,
     make_config,
 )
-from deeprok.errors import DeeprokError
 
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 

@@ -12,9 +12,9 @@ import numpy as np
 import oracles
 import pytest
 
-from deeprok.errors import DeeprokError
+from deeprok.agents.network import QNetwork
+from deeprok.core.errors import DeeprokError
 from deeprok.estimators import block, covariance, diagonal, ekf, full, low_rank
-from deeprok.networks import QNetwork
 
 NETWORK = QNetwork((2, 3, 2), "tanh", (1.0, 1.0))
 N, B, T = NETWORK.num_weights, 4, 5

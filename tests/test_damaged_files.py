@@ -25,17 +25,18 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from deeprok import checkpoint, runs
-from deeprok.cli import main
-from deeprok.config import make_config, read_variances
-from deeprok.errors import DeeprokError
-from deeprok.experiments.exam import CONDITIONS, Exam, read_scores
-from deeprok.experiments.results import summarise
-from deeprok.export import json_q_values, read_policy, to_json
-from deeprok.networks import QNetwork
+from deeprok.agents.network import QNetwork
+from deeprok.cli.main import main
+from deeprok.core.errors import DeeprokError
+from deeprok.environments import cartpole
+from deeprok.evaluation.export import json_q_values, read_policy, to_json
+from deeprok.runs import checkpoint
+from deeprok.runs import folder as runs
+from deeprok.runs.settings import make_config, read_variances
 from deeprok.tabular import read_csv
-from deeprok.training import make_program
-from deeprok.worlds import cartpole
+from deeprok.training.scan import make_program
+from studies.exam import CONDITIONS, Exam, read_scores
+from studies.results import summarise
 
 SENTENCE = 420  # characters that the command line may print: a sentence and the program's name
 

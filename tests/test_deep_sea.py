@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from deeprok.types import Outcome
-from deeprok.worlds import World, check_quantity, with_model
-from deeprok.worlds.deep_sea import DeepSea, deep_sea
+from deeprok.environments import World, check_quantity, with_model
+from deeprok.environments.base import Outcome
+from deeprok.environments.deep_sea import DeepSea, deep_sea
 
 KEY = jax.random.key(0)
 

@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 
 import deeprok
-from deeprok import jobs
-from deeprok.cli import COMMANDS
-from deeprok.config import ALGORITHMS, Config, make_config
-from deeprok.experiments import paper, plan
-from deeprok.experiments.results import needed
-from deeprok.report import figures
-from deeprok.report.kalman_page import kalman_page
-from deeprok.report.page import results_page
-from deeprok.report.table1_page import SYSTEMS, table1_page
+from deeprok.cli.main import COMMANDS
+from deeprok.runs.settings import ALGORITHMS, Config, make_config
+from deeprok.training import jobs
+from studies import figures, paper, plan
+from studies.kalman_page import kalman_page
+from studies.page import results_page
+from studies.results import needed
+from studies.table1_page import SYSTEMS, table1_page
 
 ROOT = Path(__file__).parent.parent
 CLI = (ROOT / "docs" / "cli.md").read_text()

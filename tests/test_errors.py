@@ -5,7 +5,7 @@ import pickle
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deeprok.errors import DeeprokError, shown, unknown
+from deeprok.core.errors import DeeprokError, shown, unknown
 
 texts = st.text(max_size=50).flatmap(lambda text: st.integers(1, 60).map(lambda times: text * times))
 

@@ -12,7 +12,7 @@ import oracles
 import pytest
 from scipy import optimize, stats
 
-from deeprok.errors import DeeprokError
+from deeprok.core.errors import DeeprokError
 from deeprok.estimators import (
     Estimator,
     Fit,

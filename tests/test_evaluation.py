@@ -17,11 +17,14 @@ import probe_worlds
 import pytest
 from scipy.stats import binomtest
 
-from deeprok import checkpoint, evaluation, runs
-from deeprok.agents import make_estimator
-from deeprok.config import make_config
-from deeprok.console import WordConsole
-from deeprok.errors import DeeprokError
+from deeprok.agents.exploration import epsilon_greedy
+from deeprok.agents.ktd import KTDBelief
+from deeprok.agents.network import QNetwork
+from deeprok.agents.q_learning import make_estimator
+from deeprok.core.console import WordConsole
+from deeprok.core.errors import DeeprokError
+from deeprok.environments import World, cartpole, with_model
+from deeprok.environments.base import Model
 from deeprok.estimators import (
     ChainBelief,
     GaussianBelief,
@@ -35,7 +38,8 @@ from deeprok.estimators import (
     psgld,
 )
 from deeprok.estimators.covariance import Blocks, Diagonal, LowRank
-from deeprok.evaluation import (
+from deeprok.evaluation import grid as evaluation
+from deeprok.evaluation.grid import (
     PAPER_GRID,
     Evaluation,
     GridReturns,
@@ -48,16 +52,14 @@ from deeprok.evaluation import (
     summarise,
     wilson,
 )
-from deeprok.exploration import epsilon_greedy
-from deeprok.ktd import KTDBelief
-from deeprok.networks import QNetwork
-from deeprok.predictive import q_distribution
-from deeprok.report.evaluation import draw_evaluation, print_evaluation
-from deeprok.report.figures import success_maps
-from deeprok.runs import Best
-from deeprok.training import make_program
-from deeprok.types import Model
-from deeprok.worlds import World, cartpole, with_model
+from deeprok.evaluation.predictive import q_distribution
+from deeprok.evaluation.report import draw_evaluation, print_evaluation
+from deeprok.plot import success_maps
+from deeprok.runs import checkpoint
+from deeprok.runs import folder as runs
+from deeprok.runs.folder import Best
+from deeprok.runs.settings import make_config
+from deeprok.training.scan import make_program
 
 #: a = 1{w·s > 0}, which succeeds on 94 % of the paper's grid at ε = 0.1.
 LINEAR = (0.0217, 0.0464, 1.0, 0.1881)

@@ -19,18 +19,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from deeprok import runs
-from deeprok.config import Config, make_config
-from deeprok.errors import DeeprokError
-from deeprok.evaluation import PAPER_GRID, cell_player, evaluate, grid_cells
-from deeprok.experiments import exam, kalman, paper, plan, references, sb3, table1
-from deeprok.experiments import studies as engine
-from deeprok.experiments.exam import CONDITIONS, Exam, Snapshots, make_examiner
-from deeprok.experiments.results import improvement, summarise
-from deeprok.experiments.statistics import episodes_to, estimate, iqm, probability_of_improvement, ratio_of_iqms
-from deeprok.report import figures
+from deeprok.core.errors import DeeprokError
+from deeprok.environments import CartPole, cartpole, with_model
+from deeprok.evaluation.grid import PAPER_GRID, cell_player, evaluate, grid_cells
+from deeprok.runs import folder as runs
+from deeprok.runs.settings import Config, make_config
 from deeprok.uncertainty.models import parse_grid
-from deeprok.worlds import CartPole, cartpole, with_model
+from studies import engine, exam, figures, kalman, paper, plan, references, sb3, table1
+from studies.exam import CONDITIONS, Exam, Snapshots, make_examiner
+from studies.results import improvement, summarise
+from studies.statistics import episodes_to, estimate, iqm, probability_of_improvement, ratio_of_iqms
 
 SMALL: dict[str, Any] = dict(
     hidden=(4,), episodes=4, horizon=30, chunk_steps=100, trial_models=2, trial_every=1, warm_up=20, snapshot_every=2
@@ -130,7 +128,7 @@ def test_seeds_add_up_and_nothing_is_done_twice(reproduced: Reproduced) -> None:
 def test_scores_are_those_of_the_runs(reproduced: Reproduced) -> None:
     found = reproduced.second["agents"]["deep_rok"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("deeprok.config.Config.make_world", lambda self: WORLD)
+        patch.setattr("deeprok.runs.settings.Config.make_world", lambda self: WORLD)
         again = evaluate(reproduced.out / "tuned" / "deep_rok", PAPER_GRID, episodes=10, keep="last")
     assert [seed.overall.mean_return for seed in again.per_seed] == pytest.approx(found["per_seed"]["return"])
     np.testing.assert_allclose(again.success, found["cell_success"])

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from deeprok.exploration import epsilon_greedy, linear_epsilon
+from deeprok.agents.exploration import epsilon_greedy, linear_epsilon
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ import oracles
 import pytest
 from test_evaluation import GOOD, LEFT, write_run
 
-from deeprok import export
-from deeprok.cli import main
-from deeprok.errors import DeeprokError
-from deeprok.export import FORMATS, export_policy, json_q_values, read_policy
-from deeprok.networks import ACTIVATIONS, QNetwork
-from deeprok.worlds import cartpole
+from deeprok.agents.network import ACTIVATIONS, QNetwork
+from deeprok.cli.main import main
+from deeprok.core.errors import DeeprokError
+from deeprok.environments import cartpole
+from deeprok.evaluation import export
+from deeprok.evaluation.export import FORMATS, export_policy, json_q_values, read_policy
 
 SCALE = (0.5, 0.5, 5.0, 0.5)
 

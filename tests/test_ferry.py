@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from deeprok.errors import DeeprokError
-from deeprok.worlds import check_quantity, with_model
-from deeprok.worlds.ferry import exact_robust_q, ferry
+from deeprok.core.errors import DeeprokError
+from deeprok.environments import check_quantity, with_model
+from deeprok.environments.ferry import exact_robust_q, ferry
 
 KEY = jax.random.key(0)
 UPSTREAM, ACROSS, DOWNSTREAM = range(3)

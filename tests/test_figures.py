@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from deeprok.report import figures
-from deeprok.report.figures import Band
-from deeprok.worlds import cartpole
+from deeprok import plot as figures
+from deeprok.environments import cartpole
+from deeprok.plot import Band
 
 WORLD = cartpole()
 LENGTHS = [0.2, 0.5, 0.8, 1.1, 1.4]

@@ -18,10 +18,14 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from deeprok import checkpoint, jobs, runs, trainer
-from deeprok.config import Config, make_config
-from deeprok.errors import DeeprokError
-from deeprok.trainer import progress_of
+from deeprok.core.errors import DeeprokError
+from deeprok.core.files import partial
+from deeprok.runs import checkpoint
+from deeprok.runs import folder as runs
+from deeprok.runs.settings import Config, make_config
+from deeprok.training import jobs
+from deeprok.training import loop as trainer
+from deeprok.training.loop import progress_of
 
 #: Short chunks and many of them, so that there is time to stop a run half way.
 SETTINGS: dict[str, Any] = dict(
@@ -116,7 +120,7 @@ def test_stopped_and_killed_processes_give_what_one_process_gives(
 def test_a_lock_ends_with_the_last_process_that_holds_it(tmp_path: Path) -> None:
     # Processes that were killed may have left a child that is about to end.
     code = (
-        "import os, sys, time; from pathlib import Path; from deeprok import runs\n"
+        "import os, sys, time; from pathlib import Path; from deeprok.runs import folder as runs\n"
         "with runs.hold([Path(sys.argv[1])]) as held:\n"
         "    if not os.fork():\n"
         "        time.sleep(1.5); os._exit(0)\n"
@@ -273,7 +277,7 @@ def test_groups_are_those_of_the_command_that_began(tmp_path: Path, trained_grou
 @pytest.mark.parametrize("seeds", [None, [0, 1]])
 def test_start_that_was_killed_does_not_block_the_next(tmp_path: Path, seeds: list[int] | None) -> None:
     (first, *_) = jobs.create(CONFIG, tmp_path / "out", seeds, jobs=1)
-    checkpoint.partial(first / runs.PRIOR).write_text("half of it")
+    partial(first / runs.PRIOR).write_text("half of it")
     with runs.hold([first]), pytest.raises(DeeprokError, match=f"in use by process {os.getpid()}"):
         jobs.create(CONFIG, tmp_path / "out", seeds)
     other = dataclasses.replace(CONFIG, discount=0.5)

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from deeprok import runs
-from deeprok.config import Config, make_config
-from deeprok.experiments import exam, kalman, plan, studies
-from deeprok.experiments.exam import CONDITIONS
-from deeprok.report.kalman_page import kalman_page
+from deeprok.runs import folder as runs
+from deeprok.runs.settings import Config, make_config
+from studies import exam, kalman, plan, studies
+from studies.exam import CONDITIONS
+from studies.kalman_page import kalman_page
 
 pytestmark = pytest.mark.slow
 

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 import safetensors.numpy
 
-from deeprok import runs
+from deeprok.runs import folder as runs
 
 #: Checkpoints after every chunk, so that a kill can meet one that is being written.
-EAGER = "import deeprok.trainer\ndeeprok.trainer._CHECKPOINT_SECONDS = 0.0\n"
+EAGER = "import deeprok.training.loop\ndeeprok.training.loop._CHECKPOINT_SECONDS = 0.0\n"
 
 SMALL = (
     "--hidden 4 --horizon 40 --models 3 --batch-size 4 --warm-up 20 --target-period 50 --epsilon-steps 300 "

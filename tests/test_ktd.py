@@ -11,9 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from deeprok.errors import DeeprokError
-from deeprok.estimators import Fit
-from deeprok.ktd import (
+from deeprok.agents.ktd import (
     KTD,
     KTDBelief,
     SarsaTransition,
@@ -26,8 +24,10 @@ from deeprok.ktd import (
     unscented,
     v_difference,
 )
-from deeprok.networks import QNetwork
-from deeprok.types import Transition
+from deeprok.agents.network import QNetwork
+from deeprok.core.errors import DeeprokError
+from deeprok.environments.base import Transition
+from deeprok.estimators import Fit
 from deeprok.uncertainty import SETS, minimum
 
 

@@ -15,10 +15,10 @@ import oracles
 import pytest
 from scipy import linalg
 
-from deeprok import checkpoint
-from deeprok.errors import DeeprokError
+from deeprok.core.errors import DeeprokError
 from deeprok.estimators import psgld
 from deeprok.estimators.randomness import key_at
+from deeprok.runs import checkpoint
 
 N, B, R = 3, 4, 0.5
 BURN_IN, THINNING, MEMBERS = 7, 3, 4

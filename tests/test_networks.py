@@ -8,7 +8,7 @@ import numpy as np
 import oracles
 import pytest
 
-from deeprok.networks import ACTIVATIONS, QNetwork
+from deeprok.agents.network import ACTIVATIONS, QNetwork
 
 PAPER = QNetwork((4, 20, 20, 2), "tanh", (1.0,) * 4)
 

@@ -14,10 +14,13 @@ import pytest
 import deeprok
 
 FRESH = """
-import json, os, sys
+import importlib, json, os, pkgutil, sys
 import jax
 settings, environment = dict(jax.config.values), dict(os.environ)
-import deeprok, deeprok.cli
+import deeprok
+for module in pkgutil.walk_packages(deeprok.__path__, "deeprok."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
 print(json.dumps({
     "settings": [name for name, value in jax.config.values.items() if settings.get(name, "new") != value],
     "count": len(settings),
@@ -80,3 +83,9 @@ def test_runs_as_a_module(command: list[str]) -> None:
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True, env=environment)
     assert done.stderr == ""
     assert "deeprok" in done.stdout if len(command) == 2 else done.stdout.strip() == deeprok.__version__
+
+
+def test_help_needs_no_jax() -> None:
+    code = "import sys; from deeprok.cli.main import main; main(['--help']); print('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"

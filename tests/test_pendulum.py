@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control.pendulum import PendulumEnv
 
-from deeprok.worlds import Interval, with_model
-from deeprok.worlds.disturbances import with_delay
-from deeprok.worlds.pendulum import Pendulum, pendulum
+from deeprok.environments import Interval, with_model
+from deeprok.environments.pendulum import Pendulum, pendulum
+from deeprok.environments.wrappers import with_delay
 
 GYMNASIUM_NAMES = {"mass": "m", "length": "l", "gravity": "g", "torque": "max_torque", "time_step": "dt"}
 WORLD = pendulum()

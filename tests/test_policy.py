@@ -15,16 +15,16 @@ import pytest
 import safetensors.numpy
 from comparisons import assert_equal_to_rounding, bits
 
-from deeprok import runs
-from deeprok.config import PolicyConfig, make_config
-from deeprok.errors import DeeprokError
-from deeprok.evaluation import cell_player, evaluate, network_policy
-from deeprok.export import export_policy, json_q_values
-from deeprok.policy import trajectory_weights
-from deeprok.trainer import train_together
-from deeprok.types import Outcome, record
-from deeprok.worlds import WORLDS, Interval, World
-from deeprok.worlds.base import quantity
+from deeprok.agents.policy.gradient import trajectory_weights
+from deeprok.core.errors import DeeprokError
+from deeprok.core.pytree import record
+from deeprok.environments import WORLDS, Interval, World
+from deeprok.environments.base import Outcome, quantity
+from deeprok.evaluation.export import export_policy, json_q_values
+from deeprok.evaluation.grid import cell_player, evaluate, network_policy
+from deeprok.runs import folder as runs
+from deeprok.runs.settings import PolicyConfig, make_config
+from deeprok.training.loop import train_together
 
 SMALL: dict[str, Any] = dict(
     hidden=(4,), episodes=16, horizon=15, trajectories=6, minibatches=2, epochs=2, level_iterations=2, snapshot_every=3

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from deeprok.policy_models import (
+from deeprok.agents.policy.sources import (
     Source,
     cut_moments,
     draw,

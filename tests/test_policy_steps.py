@@ -11,8 +11,8 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from deeprok.networks import QNetwork
-from deeprok.policy_steps import (
+from deeprok.agents.network import QNetwork
+from deeprok.agents.policy.steps import (
     Steps,
     advantages,
     categorical,

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from comparisons import assert_equal_to_rounding
 
-from deeprok import runs
-from deeprok.agents import make_agent, make_estimator
-from deeprok.cli import main
-from deeprok.config import Config, make_config
-from deeprok.errors import DeeprokError
-from deeprok.evaluation import cautious_policy, evaluate
-from deeprok.trainer import train_together
-from deeprok.training import make_program
+from deeprok.agents.q_learning import make_agent, make_estimator
+from deeprok.cli.main import main
+from deeprok.core.errors import DeeprokError
+from deeprok.evaluation.grid import cautious_policy, evaluate
+from deeprok.runs import folder as runs
+from deeprok.runs.settings import Config, make_config
+from deeprok.training.loop import train_together
+from deeprok.training.scan import make_program
 
 SMALL: dict[str, Any] = dict(
     hidden=(4,), episodes=30, horizon=30, chunk_steps=300, warm_up=20, target_period=50, batch_size=5, models=3,

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from deeprok import progress, runs
-from deeprok.config import Config, make_config
-from deeprok.progress import Pace, fraction_bar, training_line, watched, work_bar
+from deeprok.runs import folder as runs
+from deeprok.runs.settings import Config, make_config
+from deeprok.training import progress
+from deeprok.training.progress import Pace, fraction_bar, training_line, watched, work_bar
 
 
 class Clock:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from deeprok import replay
-from deeprok.types import Transition
+from deeprok.agents import replay
+from deeprok.environments.base import Transition
 
 D, M, CAPACITY = 3, 2, 7
 ON, OFF = jnp.array(True), jnp.array(False)

@@ -31,13 +31,15 @@ import safetensors.numpy
 from jax.extend.linear_util import WrappedFun
 from jax.interpreters import partial_eval
 
-from deeprok import checkpoint, runs, trainer
-from deeprok.agents import make_agent
-from deeprok.config import ALGORITHMS, ESTIMATOR_KINDS, NOT_FOR_POLICIES, Config, check, make_config
-from deeprok.errors import DeeprokError
+from deeprok.agents.policy.gradient import PolicyBelief, PolicyState
+from deeprok.agents.q_learning import make_agent
+from deeprok.core.errors import DeeprokError
 from deeprok.estimators import Fit, Keeper
-from deeprok.policy import PolicyBelief, PolicyState
-from deeprok.training import Log, Program, RunState, make_program
+from deeprok.runs import checkpoint
+from deeprok.runs import folder as runs
+from deeprok.runs.settings import ALGORITHMS, ESTIMATOR_KINDS, NOT_FOR_POLICIES, Config, check, make_config
+from deeprok.training import loop as trainer
+from deeprok.training.scan import Log, Program, RunState, make_program
 
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 #: The rows that read most; the others are combinations of the same parts, and only a mistake in the row itself would

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import deeprok
+from deeprok.agents.network import QNetwork
 from deeprok.estimators import Estimator, Observation, block, diagonal, ekf, full, low_rank
-from deeprok.networks import QNetwork
-from deeprok.training import make_program
+from deeprok.training.scan import make_program
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from deeprok import cli
-from deeprok.cli import main
+from deeprok.cli import streams
+from deeprok.cli.main import main
 from deeprok.tabular import evaluate, read_csv, write_csv
 from deeprok.tabular.problems import PROBLEMS, make
 
@@ -21,7 +21,7 @@ Captured = pytest.CaptureFixture[str]
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(cli, "_out", Console(width=200))
+    monkeypatch.setattr(streams, "out", Console(width=200))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from deeprok import runs
-from deeprok.config import ALGORITHMS, Config, make_config
-from deeprok.experiments import exam, plan, studies, table1
-from deeprok.experiments.exam import CONDITIONS
-from deeprok.report.table1_page import SYSTEMS, table1_page
+from deeprok.runs import folder as runs
+from deeprok.runs.settings import ALGORITHMS, Config, make_config
+from studies import exam, plan, studies, table1
+from studies.exam import CONDITIONS
+from studies.table1_page import SYSTEMS, table1_page
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deeprok.errors import DeeprokError
+from deeprok.core.errors import DeeprokError
 from deeprok.tabular import (
     RMDP,
     from_arrays,
@@ -20,7 +20,7 @@ from deeprok.tabular import (
     read_csv,
     write_csv,
 )
-from deeprok.tabular.problem import COLUMNS, lay_out
+from deeprok.tabular.model import COLUMNS, lay_out
 from deeprok.uncertainty import likelihood_ratio, weissman
 
 HEADER = ",".join(COLUMNS)

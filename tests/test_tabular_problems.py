@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deeprok.errors import DeeprokError
+from deeprok.core.errors import DeeprokError
 from deeprok.tabular import RMDP, solve
 from deeprok.tabular.problems import PROBLEMS, american_put, make, parse
 

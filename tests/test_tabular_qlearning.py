@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from test_tabular_solve import coin_toss, forest
 
-from deeprok.errors import DeeprokError
+from deeprok.core.errors import DeeprokError
 from deeprok.tabular import from_transitions, solve
-from deeprok.tabular.qlearning import BallLearner, ModelsLearner, learn, start_ball, update_ball, update_models
+from deeprok.tabular.q_learning import BallLearner, ModelsLearner, learn, start_ball, update_ball, update_models
 from deeprok.uncertainty import SETS
 
 

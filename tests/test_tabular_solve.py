@@ -13,7 +13,7 @@ import pytest
 from scipy.optimize import linprog, minimize_scalar
 from scipy.stats import binom
 
-from deeprok.errors import DeeprokError
+from deeprok.core.errors import DeeprokError
 from deeprok.tabular import (
     RMDP,
     SETS,

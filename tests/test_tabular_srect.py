@@ -15,7 +15,8 @@ from scipy.optimize import linprog
 from scipy.special import rel_entr
 from test_tabular_solve import plain_policy, random_problem
 
-from deeprok.tabular import RMDP, Solution, evaluate, from_arrays, solve, srect
+from deeprok.tabular import RMDP, Solution, evaluate, from_arrays, solve
+from deeprok.tabular import s_rectangular as srect
 from deeprok.uncertainty import balls
 
 A, M, COUNT = 3, 4, 32

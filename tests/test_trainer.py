@@ -21,11 +21,13 @@ import pytest
 import safetensors.numpy
 from scipy import stats
 
-from deeprok import checkpoint, runs, trainer
-from deeprok.config import Config, make_config
-from deeprok.errors import DeeprokError
+from deeprok.core.errors import DeeprokError
 from deeprok.estimators import Fit, Health, ekf
-from deeprok.trainer import Report, interruptions, progress_of, train_together
+from deeprok.runs import checkpoint
+from deeprok.runs import folder as runs
+from deeprok.runs.settings import Config, make_config
+from deeprok.training import loop as trainer
+from deeprok.training.loop import Report, interruptions, progress_of, train_together
 
 SMALL: dict[str, Any] = dict(
     hidden=(4,), episodes=30, horizon=40, models=3, batch_size=4, warm_up=20, target_period=50, epsilon_steps=300,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from comparisons import assert_equal_to_rounding, bits
 
-from deeprok import replay
-from deeprok.config import ALGORITHMS, Config, make_config
+from deeprok.agents import replay
+from deeprok.runs.settings import ALGORITHMS, Config, make_config
 
 # A noise at which these short runs are calm, so that comparisons speak of the code and not of chaos.
 QUIET: dict[str, Any] = dict(observation_noise=1.0, process_noise=1e-4)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from deeprok.errors import DeeprokError
+from deeprok.core.errors import DeeprokError
+from deeprok.environments import CartPole
 from deeprok.uncertainty import (
     cvar,
     from_box,
@@ -24,7 +25,6 @@ from deeprok.uncertainty import (
     parse_values,
     sample_box,
 )
-from deeprok.worlds import CartPole
 
 BOX = {"pole_length": (0.2, 1.4), "cart_mass": (0.1, 7.0)}
 

@@ -10,16 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from deeprok import calibration, replay
-from deeprok.agents import make_agent, make_estimator
-from deeprok.config import Config, make_config
-from deeprok.errors import DeeprokError
+from deeprok.agents import replay
+from deeprok.agents.q_learning import make_agent, make_estimator
+from deeprok.core.errors import DeeprokError
+from deeprok.core.pytree import record
+from deeprok.environments import WORLDS, World
+from deeprok.environments.base import Outcome, quantity
 from deeprok.estimators import Estimator
-from deeprok.experiments import exam, results
-from deeprok.training import make_program
-from deeprok.types import Outcome, record
-from deeprok.worlds import WORLDS, World
-from deeprok.worlds.base import quantity
+from deeprok.evaluation import calibration
+from deeprok.runs.settings import Config, make_config
+from deeprok.training.scan import make_program
+from studies import exam, results
 
 
 def estimator_of(algorithm: str, **changes: Any) -> Estimator:

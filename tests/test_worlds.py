@@ -13,10 +13,10 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deeprok.errors import DeeprokError
-from deeprok.worlds import WORLDS, World, branch, cartpole, check_quantity, with_model
-from deeprok.worlds.cartpole import INTEGRATORS, CartPole
-from deeprok.worlds.disturbances import with_delay, with_parameter_noise, with_sensor_noise
+from deeprok.core.errors import DeeprokError
+from deeprok.environments import WORLDS, World, branch, cartpole, check_quantity, with_model
+from deeprok.environments.cartpole import INTEGRATORS, CartPole
+from deeprok.environments.wrappers import with_delay, with_parameter_noise, with_sensor_noise
 
 GYMNASIUM_NAMES = {
     "cart_mass": "masscart",

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 
-from deeprok.ktd import ktd, predict, v_difference
-from deeprok.types import Transition
+from deeprok.agents.ktd import ktd, predict, v_difference
+from deeprok.environments.base import Transition
 
 DISCOUNT, STRIDE, DOOR = 0.9, 0.02, 0.6
 CENTRES, WIDTH = np.linspace(0, 1, 21), 0.06

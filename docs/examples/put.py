@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from deeprok.report.figures import save
+from deeprok.plot import save
 from deeprok.tabular import adp, evaluate, problems, solve
 
 DATES, DISCOUNT, STRIKE = 20, 0.998, 100.0

@@ -20,8 +20,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import ListedColormap
 
+from deeprok.agents.network import QNetwork
 from deeprok.estimators import Estimator, ekf, gradient, stack_outputs
-from deeprok.networks import QNetwork
 
 # The problems: points of a square, and the class of each.
 

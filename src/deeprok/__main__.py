@@ -2,6 +2,6 @@
 
 import sys
 
-from deeprok.cli import main
+from deeprok.cli.main import main
 
 sys.exit(main())

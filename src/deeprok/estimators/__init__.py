@@ -1,6 +1,5 @@
 """Estimators: beliefs over flat weights, updated from labels."""
 
-from deeprok.estimators.backprop import MeanFieldBelief, bayes_by_backprop, gaussian_prior, mixture_prior
 from deeprok.estimators.base import (
     Estimator,
     Fit,
@@ -12,10 +11,11 @@ from deeprok.estimators.base import (
     predict,
     stack_outputs,
 )
+from deeprok.estimators.bayes_by_backprop import MeanFieldBelief, bayes_by_backprop, gaussian_prior, mixture_prior
 from deeprok.estimators.covariance import Covariance, block, diagonal, full, low_rank
 from deeprok.estimators.gradient import PointBelief, gradient
 from deeprok.estimators.kalman import GaussianBelief, averaged_gains, ekf, float32_risk, joint_update
-from deeprok.estimators.langevin import ChainBelief, psgld
+from deeprok.estimators.psgld import ChainBelief, psgld
 
 __all__ = [
     "ChainBelief",

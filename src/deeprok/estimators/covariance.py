@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deeprok.errors import DeeprokError
-from deeprok.types import record
+from deeprok.core.errors import DeeprokError
+from deeprok.core.pytree import record
 
 
 class Evolution(NamedTuple):

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from deeprok.core.pytree import record, select
 from deeprok.estimators.base import Estimator, Fit, Observation
-from deeprok.types import record, select
 
 Optimizer = Literal["adam", "sgd"]
 OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)

@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deeprok.errors import DeeprokError
+from deeprok.core.errors import DeeprokError
+from deeprok.core.pytree import record
 from deeprok.estimators.base import Estimator, Fit, Health, Observation, Posterior, Schedule
 from deeprok.estimators.covariance import Correction, Covariance, Evolution, Structure, full, over_columns, whiten
-from deeprok.types import record
 
 Batching = Literal["averaged", "joint"]
 BATCHINGS: tuple[str, ...] = get_args(Batching)

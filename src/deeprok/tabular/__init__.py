@@ -1,6 +1,6 @@
 """Robust Markov decision processes with finitely many states, solved exactly."""
 
-from deeprok.tabular.problem import (
+from deeprok.tabular.model import (
     RMDP,
     from_arrays,
     from_models,

@@ -24,8 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deeprok.errors import DeeprokError, unknown
-from deeprok.tabular.problem import RMDP
+from deeprok.core.errors import DeeprokError, unknown
+from deeprok.tabular.model import RMDP
 from deeprok.uncertainty import balls
 
 #: Sets by name. Entropic risk is a penalty: there are no p' that could be compared with p.

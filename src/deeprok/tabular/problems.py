@@ -15,8 +15,8 @@ from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
 import numpy as np
 
-from deeprok.errors import DeeprokError, unknown
-from deeprok.tabular.problem import RMDP, from_arrays, from_models, from_transitions
+from deeprok.core.errors import DeeprokError, unknown
+from deeprok.tabular.model import RMDP, from_arrays, from_models, from_transitions
 
 
 class Labels(NamedTuple):

@@ -33,10 +33,10 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from deeprok.errors import DeeprokError, unknown
-from deeprok.tabular import srect
-from deeprok.tabular.problem import RMDP, Block, Layout, Support, from_transitions, lay_out
-from deeprok.types import record
+from deeprok.core.errors import DeeprokError, unknown
+from deeprok.core.pytree import record
+from deeprok.tabular import s_rectangular as srect
+from deeprok.tabular.model import RMDP, Block, Layout, Support, from_transitions, lay_out
 from deeprok.uncertainty import balls
 
 Rect = Literal["sa", "s"]

@@ -27,7 +27,6 @@ from deeprok.uncertainty.balls import (
     wasserstein,
     weighted_l1,
 )
-from deeprok.uncertainty.confidence import RULES, LevelRule, hoeffding, likelihood_ratio, weissman
 from deeprok.uncertainty.models import (
     ModelSet,
     from_box,
@@ -39,6 +38,7 @@ from deeprok.uncertainty.models import (
     parse_values,
     sample_box,
 )
+from deeprok.uncertainty.radii import RULES, LevelRule, hoeffding, likelihood_ratio, weissman
 
 __all__ = [
     "RULES",

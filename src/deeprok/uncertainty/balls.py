@@ -39,7 +39,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deeprok.errors import DeeprokError
+from deeprok.core.errors import DeeprokError
 
 Level = float | jax.Array
 

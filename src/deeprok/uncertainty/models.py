@@ -18,9 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deeprok.errors import DeeprokError, shown
-from deeprok.types import Model
-from deeprok.worlds.base import check_quantity
+from deeprok.core.errors import DeeprokError, shown
+from deeprok.environments.base import Model, check_quantity
 
 Draw = Literal["pairs", "product"]
 DRAWS: tuple[str, ...] = get_args(Draw)

@@ -1,0 +1,1 @@
+"""Agents: what is learned from, and how the weights follow."""

@@ -1,0 +1,1 @@
+"""Policy gradients on an ensemble of models."""

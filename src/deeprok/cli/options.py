@@ -1,0 +1,103 @@
+"""Mistakes in the options of a command, said in one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from deeprok.core.errors import DeeprokError
+
+# It is tyro's own affair what it has here; where it has nothing, its longer words are seen.
+events: Any = getattr(tyro, "_errors", None)
+
+PATH = tyro.conf.arg(metavar="PATH")
+COUNT = tyro.conf.arg(metavar="N")
+JOBS = tyro.conf.arg(metavar="N", help_behavior_hint="(default: one for each core)")
+RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+
+#: What the word for a value in a help text stands for.
+_WANTED = {"INT": "a whole number", "N": "a whole number", "ID": "a whole number", "FLOAT": "a number"}
+
+
+def option_names(*kinds: type) -> set[str]:
+    """The options that dataclasses stand for."""
+    return {"--" + field.name.replace("_", "-") for kind in kinds for field in dataclasses.fields(kind)}
+
+
+@contextlib.contextmanager
+def mistakes(words: Sequence[str], known: Callable[[], Iterable[str]]) -> Iterator[None]:
+    """Within it, what tyro refuses is a `DeeprokError`.
+
+    Args:
+      words: what follows the command.
+      known: gives the command's options, for those that are misspelt.
+    """
+
+    def refuse(event: Any) -> None:
+        said = None
+        with contextlib.suppress(AttributeError):
+            said = _sentence(event, words, known)
+        if said:
+            raise DeeprokError(said)
+
+    with contextlib.nullcontext() if events is None else events.on_parse_error(refuse):
+        yield
+
+
+def _sentence(event: Any, words: Sequence[str], known: Callable[[], Iterable[str]]) -> str | None:
+    more = f"'{event.prog} --help' lists them all"
+    if isinstance(event, events.UnrecognizedArgs):
+        options = [word.partition("=")[0] for word in event.tokens if word.startswith("--")]
+        if not options:
+            return f"unexpected word '{event.tokens[0]}'; options begin with --, {more}"
+        near = difflib.get_close_matches(options[0], sorted(known()), n=1, cutoff=0.6)
+        return f"unknown option '{options[0]}': " + (f"did you mean '{near[0]}'? {more}" if near else more)
+    if isinstance(event, events.MissingArgs):
+        names = " and ".join(_name(each.arg) for each in event.missing_arguments)
+        return f"{names} must be given; '{event.prog} --help' tells more"
+    if isinstance(event, events.InvalidChoice):
+        *others, last = event.choices
+        return f"{_name(event.argument)} is '{event.value}'; it must be {', '.join(others)} or {last}"
+    if isinstance(event, events.BadValue):
+        return f"{_name(event.argument)} needs a value; '{event.prog} --help' tells which"
+    if isinstance(event, events.InstantiationFailure) and event.argument:
+        name = _name(event.argument)
+        given = " ".join(_values(name, words))
+        wanted = next((_WANTED[kind] for kind in _metavar(event.argument) if kind in _WANTED), None)
+        return f"{name} is '{given}'; " + (f"it must be {wanted}" if wanted else event.message)
+    return None
+
+
+def _metavar(argument: Any) -> list[str]:
+    """The words for its values, such as INT."""
+    return re.findall(r"\w+", str(argument.lowered.metavar))
+
+
+def _name(argument: Any) -> str:
+    return str(argument.lowered.metavar if argument.is_positional() else argument.lowered.name_or_flags[0])
+
+
+def _values(name: str, words: Sequence[str]) -> Iterator[str]:
+    """What the last of an option's uses gives it."""
+    places = [i for i, word in enumerate(words) if word.partition("=")[0] == name]
+    if places:
+        _, equals, value = words[places[-1]].partition("=")
+        if equals:
+            yield value
+        for word in words[places[-1] + 1 :]:
+            if word.startswith("--"):
+                break
+            yield word
+
+
+def no_options(command: str, words: Sequence[str]) -> None:
+    """Raises if a command that takes no options was given one."""
+    if words and words[0] not in ("-h", "--help"):
+        raise DeeprokError(f"{command} takes no options, but '{words[0]}' was given")

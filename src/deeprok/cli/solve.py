@@ -1,0 +1,388 @@
+"""`deeprok solve`: solve a robust MDP exactly."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from deeprok import plot as figures
+from deeprok.cli import streams
+from deeprok.cli.options import option_names
+from deeprok.core.errors import DeeprokError, shown, unknown
+from deeprok.core.files import write_atomically
+from deeprok.tabular import RMDP, SETS, Solution, evaluate, read_csv, solve, write_csv
+from deeprok.tabular.model import Support
+from deeprok.tabular.problems import PROBLEMS, Instance, Labels, parse
+from deeprok.tabular.solve import Method, Objective, Rect, Setting
+from deeprok.training.progress import work_bar
+
+_SHOWN = 20  # states printed of a model that has more
+_FILE_DISCOUNT = 0.99
+_MOST_RADII = 10_000  # of a sweep
+
+Advance = Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class Solve:
+    """Solve a robust MDP exactly: the best policy against the worst model of a set.
+
+    With a range of radii, prints and plots what robustness costs and what it buys.
+    """
+
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+    """A CSV file, or a problem that 'deeprok problems' lists: NAME or NAME:parameter=value,…"""
+    set: Annotated[str, tyro.conf.arg(metavar="SET")] = "l1"
+    """Family of sets around each row: l1, tv, linf, l2, chi2, kl, burg, wasserstein, contamination, cvar, …"""
+    radius: Annotated[str | None, tyro.conf.arg(metavar="RADIUS")] = None
+    """Level of the set, or LOW:HIGH:COUNT for a sweep; the sets minimum and finite have none."""
+    discount: Annotated[
+        float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="(default: the problem's own; 0.99 for a file)")
+    ] = None
+    """Discount γ, above 0 and below 1; 1 with a horizon only."""
+    rect: Rect = "sa"
+    """Nature answers each state and action by itself, or shares the radius over a state's actions (s)."""
+    support: Support = "nominal"
+    """Nature moves mass to the nominal model's successors, to those listed with probability 0 too, or to all states."""
+    objective: Objective = "robust"
+    """Nature is the enemy, a friend, or absent."""
+    method: Annotated[Method | None, tyro.conf.arg(help_behavior_hint="(default: ppi, or vi where it can't be)")] = None
+    """Value iteration, partial policy iteration or modified policy iteration."""
+    horizon: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: without end)")] = None
+    """Number of decisions."""
+    tol: float = 1e-8
+    """Error bound to reach."""
+    state: Annotated[int, tyro.conf.arg(metavar="ID")] = 0
+    """State whose value a sweep follows."""
+    json: bool = False
+    """Print one JSON object instead of tables."""
+    worst_model: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """File for the model that nature answers with, as CSV."""
+    plot: Annotated[
+        Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: sweep-NAME.png; none with --json)")
+    ] = None
+    """PNG file for the plot of a sweep."""
+
+
+def run(words: Sequence[str]) -> None:
+    """Runs the command."""
+    options = tyro.cli(Solve, args=words, prog="deeprok solve")
+    radii = _radii(options.radius)
+    sweeping = isinstance(radii, np.ndarray)
+    _check(options, sweeping)
+    problem = _load(options.model)
+    if not 0 <= options.state < problem.model.states:
+        raise DeeprokError(f"state is {options.state}; there are the states 0 to {problem.model.states - 1}")
+    if isinstance(radii, np.ndarray):
+        swept = _sweep(problem, options, radii, streams.err)
+        path = options.plot or (None if options.json else Path(f"sweep-{problem.name}.png"))
+        if path:
+            _draw(swept, problem, options, path)
+        if options.json:
+            print(json.dumps(swept.to_dict(problem, options)))
+        else:
+            _print_sweep(swept, problem, options, streams.out)
+            streams.out.print(f"plot: {path}", highlight=False, soft_wrap=True)
+        return
+    setting = _setting(problem, options, radii)
+    with work_bar(streams.err, 1.0) as done:
+        found = solve(
+            problem.model, **setting, tol=options.tol, method=options.method, advance=lambda work: done("solving", work)
+        )
+    if options.worst_model:
+        write_csv(found.worst_model(), options.worst_model)
+    if options.json:
+        print(json.dumps(_described(problem, options, radii) | _result(found)))
+    else:
+        _print_solution(found, problem, options, radii, streams.out)
+
+
+def options() -> set[str]:
+    """The names of its options."""
+    return option_names(Solve)
+
+
+# --- what is asked -------------------------------------------------------------------------------------
+
+
+def _radii(text: str | None) -> float | np.ndarray | None:
+    """A radius, those of a sweep, or none."""
+    if text is None:
+        return None
+    parts = text.split(":")
+    try:
+        if len(parts) == 1 and math.isfinite(float(text)):
+            return float(text)
+        low, high, count = float(parts[0]), float(parts[1]), int(parts[2])
+        if len(parts) > 3 or not 2 <= count <= _MOST_RADII or not -math.inf < low < high < math.inf:
+            raise ValueError
+    except (ValueError, IndexError):
+        raise DeeprokError(
+            f"radius is {shown(text)}; it must be a finite number, or LOW:HIGH:COUNT with LOW below HIGH and a COUNT of"
+            f" at least 2 and at most {_MOST_RADII}"
+        ) from None
+    return np.linspace(low, high, count)
+
+
+def _check(options: Solve, sweeping: bool) -> None:
+    """Raises on what does not go together, before anything is computed."""
+    if sweeping and (options.objective == "nominal" or options.set in ("minimum", "finite")):
+        what = "objective is nominal" if options.objective == "nominal" else f"the set {options.set} has no radius"
+        raise DeeprokError(f"radius is '{options.radius}', but {what}; there is nothing to sweep over")
+    if options.worst_model and (sweeping or options.horizon):
+        what = "--radius gives more than one" if sweeping else "with a horizon there is one for each decision"
+        raise DeeprokError(f"--worst-model writes one model, but {what}")
+    if options.plot and not sweeping:
+        raise DeeprokError("--plot draws a sweep; give the radii as --radius LOW:HIGH:COUNT")
+    if options.plot and options.plot.suffix.lower() != ".png":
+        raise DeeprokError(f"--plot is {options.plot}; it must be a .png file")
+    for name, path in (("--worst-model", options.worst_model), ("--plot", options.plot)):
+        if path and not os.path.isdir(path.parent):
+            raise DeeprokError(f"{name} is {path}, but there is no folder {path.parent}")
+        if path and os.path.isdir(path):
+            raise DeeprokError(f"{name} is {path}, which is a folder")
+        if path and os.path.exists(path) and os.path.exists(options.model) and path.samefile(options.model):
+            raise DeeprokError(f"{name} is {path}, the model itself; give another file")
+
+
+def _load(text: str) -> Instance:
+    """A model from a file or by name."""
+    if text.partition(":")[0] in PROBLEMS:
+        return parse(text)
+    path = Path(text)
+    if not os.path.exists(path) and not path.suffix and "/" not in text:
+        return parse(text)  # which says that it is unknown
+    model = read_csv(path)
+    return Instance(path.stem, model, Labels(range(model.states), range(model.actions)), _FILE_DISCOUNT)
+
+
+def _setting(problem: Instance, options: Solve, radius: float | None) -> Setting:
+    return Setting(
+        set=options.set,
+        radius=radius,
+        discount=problem.discount if options.discount is None else options.discount,
+        rect=options.rect,
+        support=options.support,
+        objective=options.objective,
+        horizon=options.horizon,
+    )
+
+
+def _described(problem: Instance, options: Solve, radius: Any) -> dict[str, Any]:
+    """The question, as JSON has it."""
+    return {"model": options.model, **_setting(problem, options, radius)}
+
+
+def _result(found: Solution) -> dict[str, Any]:
+    return {
+        "values": found.values.tolist(),
+        "policy": found.policy.tolist(),
+        "residual": found.residual,
+        "error_bound": found.error_bound,
+        "iterations": found.iterations,
+        "seconds": found.seconds,
+    }
+
+
+# --- one radius ----------------------------------------------------------------------------------------
+
+
+def _headline(problem: Instance, options: Solve, radius: str) -> str:
+    model, setting = problem.model, _setting(problem, options, None)
+    counts = f"{model.states:,} states, {model.actions} actions, {len(model.reward):,} transitions"
+    nature = "nominal model"
+    if options.objective != "nominal":
+        rect = "" if options.rect == "sa" else ", shared by the actions of a state"
+        reach = {"nominal": "", "listed": ", to any listed state", "all": ", to any state"}[options.support]
+        nature = f"{options.objective}, {options.set}{radius}{rect}{reach}"
+    stages = f" · {options.horizon} decisions" if options.horizon else ""
+    return f"[bold]{problem.name}[/bold] · {counts} · {nature} · discount {setting['discount']:g}{stages}"
+
+
+def _print_solution(found: Solution, problem: Instance, options: Solve, radius: float | None, out: Console) -> None:
+    first = options.horizon is not None  # whose first axis is the stage
+    values, policy = (found.values[0], found.policy[0]) if first else (found.values, found.policy)
+    out.print(_headline(problem, options, "" if radius is None else f" {radius:g}"), highlight=False, soft_wrap=True)
+    mixed = policy.ndim == 2
+    table = Table("state", box=None, header_style="bold")
+    table.add_column("value", justify="right")
+    table.add_column("actions" if mixed else "action")
+    shown = min(len(values), _SHOWN)
+    for s in range(shown):
+        table.add_row(str(problem.labels.states[s]), f"{values[s]:.8g}", _action(policy[s], problem.labels.actions))
+    out.print(table, highlight=False)
+    if shown < len(values):
+        low, high = int(np.argmin(values)), int(np.argmax(values))
+        out.print(
+            f"… and {len(values) - shown:,} more; values from {values[low]:.8g} (state {low}) to {values[high]:.8g}"
+            f" (state {high}), mean {values.mean():.8g}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if first:
+        ending = f"exact to rounding · {found.iterations} sweeps"
+    else:
+        ending = (
+            f"no value is farther than {found.error_bound:.1e} from the exact one"
+            f" · residual {found.residual:.1e} · {found.iterations} sweeps"
+        )
+    out.print(f"{ending} · {found.seconds:.2f} s", highlight=False, soft_wrap=True)
+    if options.worst_model:
+        out.print(f"nature's model: {options.worst_model}", highlight=False, soft_wrap=True)
+
+
+def _action(chosen: np.ndarray, names: Sequence[object]) -> str:
+    if not chosen.ndim:
+        return str(names[int(chosen)])
+    taken = [a for a in np.argsort(-chosen, kind="stable") if chosen[a] > 5e-4]
+    return ", ".join(f"{names[a]} {chosen[a]:.3f}" for a in taken)
+
+
+# --- a sweep -------------------------------------------------------------------------------------------
+
+
+class Sweep(NamedTuple):
+    """Values of one state, for each radius R; what can't be judged is left out."""
+
+    radius: np.ndarray  # [R]
+    value: np.ndarray  # [R] of the policy for that radius, against nature
+    nominal: float  # of the nominal policy in the nominal model
+    nominal_value: np.ndarray | None  # [R] of the policy for that radius in the nominal model
+    unprotected: np.ndarray | None  # [R] of the nominal policy against nature
+    error_bound: float  # the largest of all
+    iterations: int
+    seconds: float
+
+    @property
+    def price(self) -> np.ndarray | None:
+        """[R] what the robust policy loses in the nominal model."""
+        return None if self.nominal_value is None else np.maximum(self.nominal - self.nominal_value, 0.0)
+
+    @property
+    def protection(self) -> np.ndarray | None:
+        """[R] what it gains over the nominal policy in the worst case."""
+        return None if self.unprotected is None else np.maximum(self.value - self.unprotected, 0.0)
+
+    def to_dict(self, problem: Instance, options: Solve) -> dict[str, Any]:
+        """For JSON."""
+        fields = ("radius", "value", "nominal", "nominal_value", "unprotected", "price", "protection")
+        found = {name: getattr(self, name) for name in fields}
+        lists = {name: x.tolist() if isinstance(x, np.ndarray) else x for name, x in found.items()}
+        ending = {"error_bound": self.error_bound, "iterations": self.iterations, "seconds": self.seconds}
+        return _described(problem, options, None) | {"state": options.state} | lists | ending
+
+
+def _sweep(problem: Instance, options: Solve, radii: np.ndarray, err: Console) -> Sweep:
+    began = time.perf_counter()
+    model, s = problem.model, options.state
+    # With a horizon, values of the next stage are put into the rewards, which nature then must know of all successors.
+    judged = options.objective == "robust" and not (options.horizon and options.support == "all")
+    first = _setting(problem, options, float(radii[0]))
+    if options.set not in SETS:
+        raise unknown("set", options.set, SETS)
+    for radius in radii[[0, -1]]:
+        SETS[options.set].check_level(float(radius), field="radius")
+    found: list[Solution] = []
+    rows: list[tuple[float, ...]] = []
+    with work_bar(err, 1 + len(radii) * (3 if judged else 1)) as done:
+
+        def advance(work: float) -> None:
+            done(f"{len(found)} of {len(radii)} radii done", work)
+
+        absent: Setting = {**first, "objective": "nominal"}
+        plain = solve(model, **absent, tol=options.tol, method=options.method, advance=advance)
+        for radius in radii.tolist():
+            setting: Setting = {**first, "radius": radius}
+            robust = solve(model, **setting, tol=options.tol, method=options.method, advance=advance)
+            found.append(robust)
+            row = [_at(robust, s)]
+            if judged:
+                # Nature knows the one action of a state, and spends a shared budget on it.
+                alone: Setting = {**setting, "rect": "sa"}
+                row.append(_worth(model, robust.policy, absent, options.tol, advance)[s])
+                row.append(_worth(model, plain.policy, alone, options.tol, advance)[s])
+            rows.append(tuple(row))
+    columns = [np.array(column) for column in zip(*rows, strict=True)]
+    bound = max(x.error_bound for x in (plain, *found))
+    total = plain.iterations + sum(x.iterations for x in found)
+    value, nominal_value, unprotected = columns if judged else (columns[0], None, None)
+    if nominal_value is not None and unprotected is not None:
+        # Differences below the error of their terms are none.
+        nominal_value = np.where(_at(plain, s) - nominal_value > 4 * options.tol, nominal_value, _at(plain, s))
+        unprotected = np.where(value - unprotected > 4 * options.tol, unprotected, value)
+    return Sweep(radii, value, _at(plain, s), nominal_value, unprotected, bound, total, time.perf_counter() - began)
+
+
+def _at(found: Solution, state: int) -> float:
+    return float(found.values[(0, state) if found.values.ndim == 2 else state])
+
+
+def _worth(model: RMDP, policy: np.ndarray, setting: Setting, tol: float, advance: Advance) -> np.ndarray:
+    """[S] what a policy is worth; with a horizon it has one rule for each stage."""
+    horizon = setting["horizon"]
+    if horizon is None:
+        return evaluate(model, policy, tol, advance, **setting).values
+    values = np.zeros(model.states)
+    for rule in policy[::-1]:
+        ahead = dataclasses.replace(model, reward=model.reward + setting["discount"] * values[model.successor])
+        one: Setting = {**setting, "horizon": 1}
+        values = evaluate(ahead, rule, tol, **one).values[0]
+        advance(1 / horizon)
+    return values
+
+
+def _print_sweep(swept: Sweep, problem: Instance, options: Solve, out: Console) -> None:
+    out.print(_headline(problem, options, f" of {len(swept.radius)} radii"), highlight=False, soft_wrap=True)
+    name = str(problem.labels.states[options.state])
+    out.print(
+        f"values of state {options.state}" + (f" ({name})" if name != str(options.state) else ""), highlight=False
+    )
+    columns: list[tuple[str, np.ndarray | None]] = [
+        ("radius", swept.radius),
+        ("robust value" if options.objective == "robust" else "value", swept.value),
+        ("nominal policy, worst case", swept.unprotected),
+        ("protection", swept.protection),
+        ("robust policy, nominal model", swept.nominal_value),
+        ("price", swept.price),
+    ]
+    known = [(heading, column) for heading, column in columns if column is not None]
+    table = Table(box=None, header_style="bold")
+    for heading, _ in known:
+        table.add_column(heading, justify="right")
+    for i in range(len(swept.radius)):
+        table.add_row(*(f"{column[i]:.6g}" for _, column in known))
+    out.print(table, highlight=False)
+    out.print(
+        f"nominal value {swept.nominal:.8g} · errors at most {swept.error_bound:.1e} · {swept.iterations} sweeps"
+        f" · {swept.seconds:.2f} s",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _draw(swept: Sweep, problem: Instance, options: Solve, path: Path) -> None:
+    figure = figures.radius_sweep(
+        swept.radius,
+        swept.value,
+        swept.nominal,
+        swept.unprotected,
+        swept.nominal_value,
+        title=f"{problem.name}, state {options.state}",
+        axis=f"radius ({options.set})",
+    )
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=150)
+    write_atomically(path, buffer.getvalue())

@@ -1,0 +1,177 @@
+"""`deeprok train`: train an agent, or go on with a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import tyro
+from rich.table import Table
+from rich.text import Text
+
+from deeprok.cli import algorithms, streams
+from deeprok.cli.options import JOBS, PATH, option_names
+from deeprok.core.errors import DeeprokError, unknown
+from deeprok.runs import folder as runs
+from deeprok.runs.settings import ALGORITHMS, ESTIMATOR_KINDS, Config, make_config
+from deeprok.training import jobs
+from deeprok.training.loop import progress_of
+from deeprok.training.progress import training_line
+
+# How long the main thread may take to notice that it is to stop at once.
+_LEAVE_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train an agent on an uncertain world."""
+
+    config: Annotated[Config, tyro.conf.arg(name="")]
+    seeds: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: one run, in --out)")] = None
+    """Train N seeds, from --seed on; --out then holds a run folder for each: seed-0, seed-1, …"""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="(default: runs/ALGORITHM)")] = None
+    """New folder for the run."""
+    jobs: Annotated[int | None, JOBS] = None
+    """Processes at once."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Go on with a run, or a folder of seeds, with the settings it has."""
+
+    resume: Annotated[Path, PATH]
+    """Run folder, or folder of seeds."""
+    jobs: Annotated[int | None, JOBS] = None
+    """Processes at once."""
+
+
+def run(words: Sequence[str]) -> None:
+    """Runs the command."""
+    options_given = [word.partition("=")[0] for word in words if word.startswith("-")]
+    if "--resume" in options_given:
+        for name in options_given:
+            if name not in ("--resume", "--jobs", "-h", "--help"):
+                raise DeeprokError(f"{name} can't be given with --resume: a run goes on with the settings it has")
+        resumed = tyro.cli(Resume, args=words, prog="deeprok train")
+        _train_runs(resumed.resume, runs.find(resumed.resume), resumed.jobs, jobs.resume)
+        return
+    if not words or words[0] in ("-h", "--help"):
+        _train_help()
+        return
+    algorithm = words[0]
+    if algorithm not in ALGORITHMS:
+        raise unknown("algorithm", algorithm, ALGORITHMS)
+    options = _parse_train(algorithm, words[1:])
+    if options.seeds is not None and options.seeds < 1:
+        raise DeeprokError(f"seeds is {options.seeds}; it must be at least 1")
+    out, first = options.out or Path("runs") / algorithm, options.config.seed
+    seeds = None if options.seeds is None else range(first, first + options.seeds)
+    folders = jobs.create(options.config, out, seeds, options.jobs)
+    _train_runs(out, folders, options.jobs, jobs.begin)
+
+
+def _parse_train(algorithm: str, words: Sequence[str]) -> Train:
+    """Reads options whose defaults depend on the preset, which is one of them."""
+    chosen = {"preset": "tuned", "world": "cartpole"}
+    for word, following in itertools.pairwise([*words, ""]):
+        name, equals, value = word.partition("=")
+        if name in ("--preset", "--world"):
+            chosen[name.removeprefix("--")] = value if equals else following
+    base = make_config(algorithm, **chosen)
+    own = {field.name for field in dataclasses.fields(base.estimator)}
+    others = {field.name for kind in ESTIMATOR_KINDS.values() for field in dataclasses.fields(kind)} - own
+    for word in words:
+        if word.partition("=")[0].removeprefix("--").replace("-", "_") in others and word.startswith("--"):
+            raise DeeprokError(f"{word} is not a setting of {algorithm}, whose estimator is {base.row.estimator}")
+    return tyro.cli(
+        Train,
+        args=words,
+        prog=f"deeprok train {algorithm}",
+        description=f"Train {algorithm}: {ALGORITHMS[algorithm].summary}.",
+        default=Train(config=base),
+        config=(tyro.conf.AvoidSubcommands, tyro.conf.OmitArgPrefixes),
+    )
+
+
+def _train_runs(name: Path, folders: Sequence[Path], count: int | None, train: Callable[..., None]) -> None:
+    jobs.check_count(count)
+    configs = {folder: runs.read_config(folder) for folder in folders}
+    done = {folder: progress_of(folder)[1] for folder in folders}
+    if all(done[folder] >= config.episodes for folder, config in configs.items()):
+        streams.err.print(f"{name} is finished: nothing to do", highlight=False, markup=False)
+    else:
+        for warning in {config.warning() for config in configs.values()} - {None}:
+            streams.err.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
+        try:
+            with training_line(streams.err, configs, done) as report:
+                train(folders, count, report, on_interrupt)
+        except KeyboardInterrupt:
+            streams.err.print(
+                f"stopped; all is saved, go on with: deeprok train --resume {name}",
+                highlight=False,
+                markup=False,
+                soft_wrap=True,
+            )
+            raise
+    table = Table("run", "episodes", "steps", "last return", "best trial", box=None, header_style="bold")
+    for folder in folders:
+        lines = runs.read_metrics(folder)
+        steps, episodes = progress_of(folder)
+        recent = [x for line in lines[-5:] for x in line["returns"]]
+        trials = [line["trial_return"] for line in lines if "trial_return" in line]
+        table.add_row(
+            Text(str(folder)),
+            str(episodes),
+            f"{steps:,}",
+            f"{np.mean(recent):.1f}" if recent else "–",
+            f"{max(trials):.1f}" if trials else "–",
+        )
+    streams.out.print(table)
+    streams.out.print(
+        f"map where it works with: deeprok evaluate {name}", highlight=False, markup=False, soft_wrap=True
+    )
+
+
+def on_interrupt(count: int) -> None:
+    """Says at once that Ctrl-C was seen; the second time the process ends soon, whatever it is computing."""
+    if count == 1:
+        streams.err.print(
+            "stopping after this chunk …; Ctrl-C again to stop at once, at the last checkpoint", soft_wrap=True
+        )
+    elif count == 2:
+        timer = threading.Timer(_LEAVE_SECONDS, _leave)
+        timer.daemon = True
+        timer.start()
+
+
+def _leave() -> None:
+    streams.err.show_cursor()
+    os._exit(130)
+
+
+def _train_help() -> None:
+    streams.out.print(
+        "usage: deeprok train ALGORITHM [--preset tuned|paper] [--seed 0] [--seeds N]\n"
+        "                     [--out DIR] [any setting]\n"
+        "       deeprok train --resume DIR\n",
+        highlight=False,
+        markup=False,
+    )
+    for sentence in (
+        "Train an agent on an uncertain world, or go on with a run. Ctrl-C leaves a run that can be resumed.\n",
+        "'deeprok train deep_rok --help' lists every setting, with its value for that algorithm.\n",
+    ):
+        streams.out.print(sentence, highlight=False, soft_wrap=True)
+    algorithms.run([])
+
+
+def options() -> set[str]:
+    """The names of its options."""
+    return option_names(Train, Resume, Config, *ESTIMATOR_KINDS.values())

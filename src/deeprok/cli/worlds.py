@@ -1,0 +1,45 @@
+"""`deeprok worlds`: the environments, their parameters and boxes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from deeprok.cli import streams
+from deeprok.cli.options import no_options
+from deeprok.environments import WORLDS
+
+
+def run(words: Sequence[str]) -> None:
+    """Runs the command."""
+    no_options("worlds", words)
+    for name, make in WORLDS.items():
+        world = make()
+        table = Table(
+            "parameter",
+            "nominal",
+            "box",
+            "unit",
+            "what it is",
+            box=None,
+            header_style="bold",
+            title=name,
+            title_justify="left",
+        )
+        for field in dataclasses.fields(world.nominal):
+            box = world.box.get(field.name)
+            table.add_row(
+                field.name,
+                f"{getattr(world.nominal, field.name):g}",
+                f"{box[0]:g} – {box[1]:g}" if box else "",
+                field.metadata["unit"],
+                field.metadata["meaning"],
+            )
+        streams.out.print(table)
+
+
+def options() -> set[str]:
+    """It has none."""
+    return set()

@@ -1,0 +1,74 @@
+"""A pendulum to swing up and hold by a motor at its pivot, with every physical quantity an argument.
+
+The numbers are those of Gymnasium's Pendulum-v1.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from deeprok.core.pytree import record
+from deeprok.environments.base import Interval, Outcome, World, quantity
+
+_SPEED_LIMIT = 8.0
+
+
+@record
+class Pendulum:
+    """The physics of a rod on a motor."""
+
+    mass: Any = quantity(1.0, "kg", "mass of the rod")
+    length: Any = quantity(1.0, "m", "length of the rod")
+    gravity: Any = quantity(10.0, "m/s²", "gravitational acceleration")
+    torque: Any = quantity(2.0, "N·m", "the motor's largest torque")
+    time_step: Any = quantity(0.05, "s", "time between two decisions")
+
+
+def pendulum(integrator: str = "euler", failing_reward: float = 0.0, horizon: int = 200) -> World:
+    """Swing a rod up and hold it there, by a torque between −1 and 1 times the motor's largest.
+
+    Each step costs θ² + 0.1 θ̇² + 0.001 u², with the angle θ from upright and the torque u.
+
+    Args:
+      integrator: not used; Gymnasium has one.
+      failing_reward: not used; nothing ends an episode but the horizon.
+      horizon: steps after which an episode is cut off.
+    """
+    del integrator, failing_reward
+
+    def observe(state: jax.Array) -> jax.Array:
+        angle, speed = state
+        return jnp.stack([jnp.cos(angle), jnp.sin(angle), speed])
+
+    def reset(key: jax.Array, params: Pendulum) -> tuple[jax.Array, jax.Array]:
+        del params
+        state = jax.random.uniform(key, (2,), minval=-1.0) * jnp.array([math.pi, 1.0])
+        return state, observe(state)
+
+    def step(key: jax.Array, state: jax.Array, action: jax.Array, params: Pendulum) -> Outcome:
+        del key  # the physics is deterministic
+        angle, speed = state
+        torque = params.torque * jnp.clip(action[0], -1.0, 1.0)
+        upright = jnp.mod(angle + math.pi, 2 * math.pi) - math.pi
+        cost = upright**2 + 0.1 * speed**2 + 0.001 * torque**2
+        pull = 3.0 * params.gravity / (2.0 * params.length) * jnp.sin(angle)
+        push = 3.0 / (params.mass * params.length**2) * torque
+        new_speed = jnp.clip(speed + (pull + push) * params.time_step, -_SPEED_LIMIT, _SPEED_LIMIT)
+        new_state = jnp.stack([angle + new_speed * params.time_step, new_speed])
+        return Outcome(state=new_state, obs=observe(new_state), reward=-cost, terminated=jnp.array(False))
+
+    return World(
+        name="pendulum",
+        reset=reset,
+        step=step,
+        nominal=Pendulum(),
+        box={"mass": (0.7, 1.3), "length": (0.7, 1.3)},
+        observation_scale=(1.0, 1.0, 8.0),
+        actions=Interval((-1.0,), (1.0,)),
+        horizon=horizon,
+        success_return=-400.0,
+    )

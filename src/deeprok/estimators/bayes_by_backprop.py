@@ -1,0 +1,219 @@
+"""Bayes by Backprop: a normal distribution of independent weights, learned by gradients through draws of them.
+
+C. Blundell, J. Cornebise, K. Kavukcuoglu and D. Wierstra, "Weight uncertainty in neural networks",
+ICML 2015.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from deeprok.core.errors import DeeprokError, unknown
+from deeprok.core.pytree import record, select
+from deeprok.estimators.base import Estimator, Fit, Health, Observation, Posterior, Schedule
+from deeprok.estimators.randomness import key_at, stream_of
+
+#: A prior of independent weights: `w -> log density` of each, for any shape.
+Prior = Callable[[jax.Array], jax.Array]
+
+Reweighting = Literal["uniform", "geometric"]
+REWEIGHTINGS: tuple[str, ...] = get_args(Reweighting)
+
+
+@record
+class MeanFieldBelief:
+    """A normal distribution of independent weights, and the optimizer's memory."""
+
+    theta: jax.Array  # [n] mean, the paper's μ
+    rho: jax.Array  # [n] the deviations are log(1 + exp ρ)
+    optimizer: Any  # optax state
+    stream: jax.Array  # [2] uint32, data of the key of all draws
+    updates: jax.Array  # [] int32
+
+
+def _positive(field: str, value: Any) -> None:
+    if not callable(value) and not value > 0:
+        raise DeeprokError(f"{field} is {value:g}; it must be above 0")
+
+
+def _log_normal(w: jax.Array, variance: float) -> jax.Array:
+    return -0.5 * (w**2 / variance + math.log(2.0 * math.pi * variance))
+
+
+def gaussian_prior(variance: float = 1.0) -> Prior:
+    """Every weight is N(0, variance)."""
+    _positive("variance", variance)
+    return lambda w: _log_normal(w, variance)
+
+
+def mixture_prior(share: float = 0.5, wide: float = 1.0, narrow: float = math.exp(-12.0)) -> Prior:
+    """Every weight is N(0, wide) with one probability and N(0, narrow) with the other (Eq. 7).
+
+    Args:
+      share: π, the probability of the wide one.
+      wide: σ₁², its variance.
+      narrow: σ₂², the other's, much smaller: most weights are expected near 0.
+    """
+    if not 0.0 < share < 1.0:
+        raise DeeprokError(f"share is {share:g}; it must be above 0 and below 1")
+    _positive("narrow", narrow)
+    if not wide > narrow:
+        raise DeeprokError(f"wide is {wide:g}; it must be above narrow, which is {narrow:g}")
+    return lambda w: jnp.logaddexp(math.log(share) + _log_normal(w, wide), math.log1p(-share) + _log_normal(w, narrow))
+
+
+def kl_share(reweighting: Reweighting, batches: float | jax.Array, updates: jax.Array) -> jax.Array:
+    """The part of the KL divergence that a mini-batch is charged; M in a row are charged all of it.
+
+    Args:
+      reweighting: `uniform`, 1 / M; or `geometric`, 2^(M − i) / (2^M − 1) for the i-th (Eq. 9), so that the prior
+        counts at first and the data later.
+      batches: M.
+      updates: how many there were before.
+    """
+    if reweighting == "uniform":
+        return jnp.asarray(1.0 / batches)
+    return jnp.exp2(-1.0 - updates % batches) / (1.0 - jnp.exp2(-jnp.asarray(batches, float)))
+
+
+def sampled_kl(theta: jax.Array, rho: jax.Array, noise: jax.Array, prior: Prior) -> jax.Array:
+    """KL(q ‖ prior), the mean of log q(w) − log prior(w) over the draws w = θ + σ(ρ) noise.
+
+    Args:
+      theta: [n] mean of q.
+      rho: [n] its deviations, through softplus.
+      noise: [S, n] standard normal numbers.
+      prior: log density of each weight.
+    """
+    deviation = jax.nn.softplus(rho)
+    # In terms of its own noise a draw's density depends on the deviations alone.
+    log_q = jnp.sum(_log_normal(noise, 1.0) - jnp.log(deviation), axis=1)
+    return jnp.mean(log_q - jnp.sum(prior(theta + deviation * noise), axis=1))
+
+
+def free_energy(
+    theta: jax.Array,
+    rho: jax.Array,
+    noise: jax.Array,
+    h: Observation,
+    xs: Any,
+    ys: jax.Array,
+    observation_noise: float | jax.Array,
+    share: float | jax.Array,
+    prior: Prior,
+) -> jax.Array:
+    """What a mini-batch minimises (Eq. 8 and 9), up to a constant: its misfit and its share of the divergence.
+
+    Args:
+      theta: [n] mean of q.
+      rho: [n] its deviations, through softplus.
+      noise: [S, n] standard normal numbers, a row for each draw of weights.
+      h: the observation function.
+      xs: B inputs.
+      ys: [B] labels.
+      observation_noise: R.
+      share: what part of the KL divergence the mini-batch is charged.
+      prior: log density of each weight.
+    """
+    draws = theta + jax.nn.softplus(rho) * noise
+    values = jax.vmap(jax.vmap(h, (None, 0)), (0, None))(draws, xs)  # [S, B]
+    misfit = 0.5 * jnp.mean(jnp.sum((ys - values) ** 2, axis=1)) / observation_noise
+    return misfit + share * sampled_kl(theta, rho, noise, prior)
+
+
+def bayes_by_backprop(
+    observation_noise: float | Schedule = 0.1,
+    learning_rate: float | Schedule = 1e-3,
+    initial_deviation: float = 0.05,
+    prior: Prior | None = None,
+    samples: int = 1,
+    batches: float | Schedule = 1,
+    reweighting: Reweighting = "uniform",
+) -> Estimator:
+    """Bayes by Backprop, by Adam.
+
+    Schedules are functions of the number of updates.
+
+    Args:
+      observation_noise: R, the variance of each observation's noise; a number or a schedule.
+      learning_rate: Adam's; a number or a schedule.
+      initial_deviation: of each weight, before any label.
+      prior: log density of each weight: `gaussian_prior` (the default, of variance 1), `mixture_prior` or one's own.
+      samples: draws of the weights in an update, whose gradients are averaged.
+      batches: M, how many mini-batches make all the data; a number or, where data grow, a schedule.
+      reweighting: how the M share the KL divergence, see `kl_share`; `geometric` needs a whole number M.
+    """
+    _positive("observation_noise", observation_noise)
+    _positive("initial_deviation", initial_deviation)
+    if samples < 1:
+        raise DeeprokError(f"samples is {samples}; it must be at least 1")
+    if not callable(batches) and not batches >= 1:
+        raise DeeprokError(f"batches is {batches:g}; it must be at least 1")
+    if reweighting not in REWEIGHTINGS:
+        raise unknown("reweighting", reweighting, REWEIGHTINGS)
+    if reweighting == "geometric" and (callable(batches) or batches != int(batches)):
+        shown = "a schedule" if callable(batches) else f"{batches:g}"
+        raise DeeprokError(f"batches is {shown}; it must be a whole number where reweighting is geometric")
+    rule = optax.adam(learning_rate)
+    log_prior = prior or gaussian_prior()
+
+    def init(theta: jax.Array) -> MeanFieldBelief:
+        rho = jnp.full_like(theta, math.log(math.expm1(initial_deviation)))
+        return MeanFieldBelief(
+            theta=theta,
+            rho=rho,
+            optimizer=rule.init((theta, rho)),
+            stream=stream_of(theta),
+            updates=jnp.int32(0),
+        )
+
+    def update(
+        belief: MeanFieldBelief, h: Observation, xs: Any, ys: jax.Array, active: jax.Array | bool = True
+    ) -> tuple[MeanFieldBelief, Fit]:
+        active, n, dtype = jnp.asarray(active), belief.theta.size, belief.theta.dtype
+        R, M = (s(belief.updates) if callable(s) else s for s in (observation_noise, batches))
+        R, share = jnp.asarray(R, dtype), kl_share(reweighting, M, belief.updates).astype(dtype)
+        noise = jax.random.normal(key_at(belief.stream, belief.updates), (samples, n), dtype)
+        slopes = jax.grad(free_energy, (0, 1))(belief.theta, belief.rho, noise, h, xs, ys, R, share, log_prior)
+        (step, widening), memory = rule.update(slopes, belief.optimizer)
+        moved = MeanFieldBelief(
+            theta=belief.theta + step,
+            rho=belief.rho + widening,
+            optimizer=memory,
+            stream=belief.stream,
+            updates=belief.updates + 1,
+        )
+        values, H = jax.vmap(jax.value_and_grad(h), (None, 0))(belief.theta, xs)
+        innovation, known = ys - values, spread(belief, H)
+        health = Health(
+            variance=jnp.where(active, jnp.min(known) + R, jnp.inf),
+            consistency=jnp.mean(innovation**2 / (known + R)),
+            gain=jnp.mean(known / (known + R)),
+            capped=jnp.zeros((), dtype),
+            floored=jnp.zeros((), dtype),
+        )
+        return select(active, moved, belief), Fit(0.5 * jnp.mean(innovation**2), health)
+
+    def sample(belief: MeanFieldBelief, key: jax.Array) -> jax.Array:
+        return belief.theta + jax.nn.softplus(belief.rho) * jax.random.normal(
+            key, belief.theta.shape, belief.theta.dtype
+        )
+
+    def variances(belief: MeanFieldBelief) -> jax.Array:
+        return jax.nn.softplus(belief.rho) ** 2
+
+    def spread(belief: MeanFieldBelief, H: jax.Array) -> jax.Array:
+        return H**2 @ variances(belief)
+
+    def definite(belief: MeanFieldBelief) -> jax.Array:
+        width = variances(belief)
+        return jnp.all(jnp.isfinite(belief.theta) & jnp.isfinite(width) & (width > 0))
+
+    posterior = Posterior(sample, spread, variances, lambda belief: jnp.diag(variances(belief)), definite)
+    return Estimator(init, update, lambda belief: belief.theta, posterior)

@@ -1,0 +1,1 @@
+"""What a trained agent does: on a grid of parameters, calibrated, exported."""

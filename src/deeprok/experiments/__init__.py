@@ -1,1 +1,0 @@
-"""Experiments: several agents, trained and compared."""

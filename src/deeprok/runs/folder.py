@@ -1,0 +1,345 @@
+"""Run folders: the interface between training and everything that looks at it.
+
+A run folder holds `config.json`, `metrics.jsonl`, `checkpoint.safetensors` and, once evaluated,
+`evaluation.json`; one that began with another run's belief holds that as `prior.safetensors`.
+`group.json` names the seeds that it is trained together with. A folder of seeds holds run folders
+named `seed-0`, `seed-1`, … While a folder is written to, its `.lock` is held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import jax
+import numpy as np
+
+from deeprok.runs import checkpoint
+from deeprok.runs.settings import Config, check, from_json
+from deeprok.core.errors import DeeprokError
+from deeprok.estimators.randomness import stream_after
+from deeprok.core.files import as_numbers, parse_json, read_bytes, partial, write_atomically
+from deeprok.training.scan import Program, RunState, make_program
+from deeprok.core.pytree import record
+
+Keep = Literal["best", "last"]
+KEEPS: tuple[str, ...] = get_args(Keep)
+
+CONFIG = "config.json"
+METRICS = "metrics.jsonl"
+CHECKPOINT = "checkpoint.safetensors"
+PRIOR = "prior.safetensors"
+EVALUATION = "evaluation.json"
+GROUP = "group.json"
+LOCK = ".lock"
+
+# How long the workers of a process that was killed may take to end.
+_ENDING_SECONDS = 10.0
+
+
+@record
+class Best:
+    """The belief that did best in the trials on held-out models."""
+
+    belief: Any  # the estimator's record
+    trial_return: jax.Array  # [] mean return of that trial; −∞ before the first
+    steps: jax.Array  # [] int32, when it was
+
+
+def create(folder: Path, config: Config, group: Sequence[int] = ()) -> None:
+    """Makes a run folder; refuses one that already holds something.
+
+    Args:
+      folder: the folder.
+      config: the settings of the run.
+      group: the seeds that it is trained together with, if that is decided already.
+    """
+    _refuse_full(folder)
+    belief = _read_prior(config) if config.prior else None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DeeprokError(f"can't make the folder {folder}: {error.strerror}") from error
+    try:
+        if belief is not None:
+            checkpoint.save(folder / PRIOR, {"belief": belief})
+        if group:
+            write_group(folder, group)
+        # The last of them: with it, the folder is a run.
+        write_atomically(folder / CONFIG, config.to_json().encode())
+    except DeeprokError:
+        discard_unstarted([folder])
+        raise
+
+
+def _read_prior(config: Config) -> Any:
+    """The last belief of the run that these settings begin with; of several seeds the one with this seed."""
+    found = find(Path(config.prior))
+    if len(found) > 1:
+        found = [folder for folder in found if folder.name == f"seed-{config.seed}"]
+        if not found:
+            raise DeeprokError(f"prior is {config.prior}, which has no seed-{config.seed}; name one of its runs")
+    with config.arithmetic():
+        belief = load_belief(found[0], make_program(config), "last")
+        renewed = {"updates": np.zeros_like(belief.updates)}
+        if hasattr(belief, "stream"):  # its random numbers would come again
+            renewed["stream"] = np.asarray(stream_after(belief.stream, config.seed))
+        return dataclasses.replace(belief, **renewed)
+
+
+def load_prior(folder: Path, program: Program) -> Any:
+    """The belief that a run begins with, if it was given one."""
+    template = templates(program)[0].agent.belief
+    return checkpoint.load(folder / PRIOR, "belief", template) if (folder / PRIOR).exists() else None
+
+
+@contextlib.contextmanager
+def hold(folders: Sequence[Path]) -> Iterator[list[int]]:
+    """Keeps other processes from writing to folders; refuses those that one is writing to.
+
+    A lock is held by this process and by those that inherit its descriptor, and ends with the last of them,
+    however they end.
+
+    Args:
+      folders: folders that exist.
+
+    Yields:
+      The locks' descriptors.
+    """
+    with contextlib.ExitStack() as held:
+        descriptors = []
+        for folder in folders:
+            try:
+                file = held.enter_context(open(folder / LOCK, "a+"))
+            except OSError as error:
+                raise DeeprokError(f"can't write to {folder}: {error.strerror}") from error
+            _lock(file.fileno(), folder)
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            descriptors.append(file.fileno())
+        yield descriptors
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    """Takes a lock, or raises with the name of the process that holds it."""
+    deadline = time.monotonic() + _ENDING_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            text = (folder / LOCK).read_bytes()
+            holder = int(text) if text.isdigit() else None  # it may be about to write who it is
+            # Of a process that was killed, workers may still be about to end.
+            if (holder and _alive(holder)) or time.monotonic() > deadline:
+                who = f"process {holder}" if holder else "another process"
+                raise DeeprokError(f"{folder} is in use by {who}; wait until it has ended, or stop it") from None
+        time.sleep(0.05)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # somebody else's
+        pass
+    return True
+
+
+def read_group(folder: Path) -> tuple[int, ...] | None:
+    """The seeds that a run is trained together with, its own among them, in order; None before its training."""
+    path = folder / GROUP
+    if not path.exists():
+        return None
+    try:
+        seeds = json.loads(path.read_bytes())["seeds"]
+        if not isinstance(seeds, list) or not all(type(seed) is int and 0 <= seed < 2**32 for seed in seeds):
+            raise TypeError(seeds)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DeeprokError(f"{path} is damaged: it must hold the seeds that were trained together") from error
+    return tuple(seeds)
+
+
+def write_group(folder: Path, seeds: Sequence[int]) -> None:
+    """Notes the seeds that a run is trained together with."""
+    write_atomically(folder / GROUP, (json.dumps({"seeds": list(seeds)}) + "\n").encode())
+
+
+def discard_unstarted(folders: Sequence[Path]) -> None:
+    """Removes new run folders, and what they alone were in, if none of them has come to its first metrics."""
+    if not all(map(_unstarted, folders)):
+        return
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            for path in folder.iterdir():
+                path.unlink()
+            folder.rmdir()
+            if folder.name.startswith("seed-"):
+                folder.parent.rmdir()
+
+
+def _unstarted(folder: Path) -> bool:
+    """Whether a folder holds nothing but what the start of a run leaves, whole or cut short."""
+    own = {CONFIG, PRIOR, GROUP, LOCK}
+    own |= {partial(Path(name)).name for name in own}
+    return not folder.exists() or (folder.is_dir() and own.issuperset(os.listdir(folder)))
+
+
+def create_seeds(out: Path, config: Config, seeds: Sequence[int], groups: Sequence[Sequence[int]] = ()) -> list[Path]:
+    """Makes a folder of run folders, one for each seed.
+
+    Args:
+      out: the folder.
+      config: the settings of the runs.
+      seeds: their seeds.
+      groups: which seeds are trained together, if that is decided already.
+    """
+    _refuse_full(out)
+    if len(set(seeds)) < len(seeds):
+        raise DeeprokError(f"seeds are {list(seeds)}; each may be given once")
+    configs = {out / f"seed-{seed}": dataclasses.replace(config, seed=seed) for seed in seeds}
+    for each in configs.values():
+        check(each)
+    try:
+        for folder, each in configs.items():
+            create(folder, each, next((group for group in groups if each.seed in group), ()))
+    except DeeprokError:
+        discard_unstarted(list(configs))
+        raise
+    return list(configs)
+
+
+def _refuse_full(folder: Path) -> None:
+    """Raises unless a run can begin in this folder; what a start that was killed has left is removed."""
+    try:
+        if folder.is_file():
+            raise DeeprokError(f"{folder} is a file; a run needs a new folder")
+        if not folder.is_dir() or not any(folder.iterdir()):
+            return
+        inner = list(folder.iterdir())
+        starts = inner if all(path.name.startswith("seed-") for path in inner) else [folder]
+        if all(map(_unstarted, starts)):
+            with hold(starts):
+                discard_unstarted(starts)
+            return
+    except OSError as error:
+        raise DeeprokError(f"can't make the folder {folder}: {error.strerror}") from error
+    raise DeeprokError(
+        f"{folder} already exists and is not empty; go on with 'deeprok train --resume {folder}' or choose another"
+    )
+
+
+def find(folder: Path) -> list[Path]:
+    """The run folders that a path stands for: itself, or the seeds in it."""
+    try:
+        if not folder.exists():
+            raise DeeprokError(f"there is no run folder {folder}")
+        if (folder / CONFIG).exists():
+            return [folder]
+        seeds = [path.parent for path in folder.glob(f"seed-*/{CONFIG}")]
+    except OSError as error:
+        raise DeeprokError(f"can't look into the folder {folder}: {error.strerror}") from error
+    if not seeds:
+        raise DeeprokError(f"{folder} is not a run folder: it holds neither {CONFIG} nor seed-*/{CONFIG}")
+    return sorted(seeds, key=lambda path: (len(path.name), path.name))
+
+
+def read_config(folder: Path) -> Config:
+    """The settings of a run."""
+    path = folder / CONFIG
+    return from_json(read_bytes(path), str(path))
+
+
+def templates(program: Program) -> tuple[RunState, Best]:
+    """Shapes of what a checkpoint of this program holds."""
+    run = jax.eval_shape(program.init, jax.random.key(0))
+    theta = jax.eval_shape(program.estimator.mean, run.agent.belief)
+    best = Best(
+        belief=run.agent.belief,
+        trial_return=jax.ShapeDtypeStruct((), theta.dtype),  # type: ignore[arg-type]
+        steps=run.steps,
+    )
+    return run, best
+
+
+def load_belief(folder: Path, program: Program, keep: Keep) -> Any:
+    """The best or the last belief of a run."""
+    run, best = templates(program)
+    path = folder / CHECKPOINT
+    if keep == "best":
+        found = checkpoint.load(path, "best", best)
+        if found.trial_return == -np.inf:
+            raise DeeprokError(
+                f"{folder} has had no trial on held-out models yet, so no weights are its best; keep the last"
+            )
+        return found.belief
+    return checkpoint.load(path, "run.agent.belief", run.agent.belief)
+
+
+def best_trial(folder: Path, program: Program) -> float:
+    """The mean return of a run's best trial."""
+    score = templates(program)[1].trial_return
+    return float(checkpoint.load(folder / CHECKPOINT, "best.trial_return", score))
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The lines of `metrics.jsonl`; a last line cut short by a crash is left out."""
+    path = folder / METRICS
+    lines = [_read_line(text) for text in read_bytes(path).splitlines()] if path.exists() else []
+    if lines and lines[-1] is None:
+        lines.pop()
+    whole = [line for line in lines if line is not None]
+    if len(whole) < len(lines):
+        raise DeeprokError(
+            f"{path} is damaged: line {lines.index(None) + 1} is not what training writes; remove it, or the file"
+        )
+    return whole
+
+
+def _read_line(text: bytes) -> dict[str, Any] | None:
+    """A line of `metrics.jsonl`: numbers, and lists of numbers, by name; None if it is something else."""
+    line = parse_json(text)
+    if (
+        not isinstance(line, dict)
+        or not isinstance(line.get("steps"), int)
+        or not isinstance(line.get("episodes"), int)
+    ):
+        return None
+    ranks = {name: None if (numbers := as_numbers(value)) is None else numbers.ndim for name, value in line.items()}
+    is_right = ranks.get("returns") == 1 and ranks.get("trial_return", 0) == 0 and None not in ranks.values()
+    return line if is_right else None
+
+
+def trim_metrics(folder: Path, steps: int) -> None:
+    """Forgets what `metrics.jsonl` tells of later steps, and all from the first damaged line on."""
+    path = folder / METRICS
+    if not path.exists():
+        return
+    kept = 0
+    for text in read_bytes(path).splitlines(keepends=True):
+        line = _read_line(text)
+        if line is None or not text.endswith(b"\n") or line["steps"] > steps:
+            break
+        kept += len(text)
+    try:
+        os.truncate(path, kept)
+    except OSError as error:
+        raise DeeprokError(f"can't write {path}: {error.strerror}") from error
+
+
+def append_metrics(folder: Path, line: dict[str, Any]) -> None:
+    """Adds a line to `metrics.jsonl`."""
+    try:
+        with open(folder / METRICS, "a") as file:
+            file.write(json.dumps(line) + "\n")
+    except OSError as error:
+        raise DeeprokError(f"can't write {folder / METRICS}: {error.strerror}; the last checkpoint is kept") from error

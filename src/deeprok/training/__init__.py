@@ -1,0 +1,1 @@
+"""Training: the compiled program, the loop around it, and many runs at once."""

@@ -1,0 +1,294 @@
+"""Many runs at once: seeds in step within a process, and processes side by side.
+
+Seeds of gradient agents run in step, because small networks leave a core idle. A Kalman agent's
+covariance, unless it is a diagonal, fills the cache by itself, so each of its seeds has a process of
+its own. Which seeds were begun in step belongs to the run: it is kept in the folder, and a run that is
+trained on has its place among them again, however many processes there are then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from deeprok.core.errors import DeeprokError
+from deeprok.runs import folder as runs
+from deeprok.runs.settings import Config, check
+from deeprok.training.loop import OnInterrupt, Report, interruptions, progress_of, train_together
+from deeprok.training.progress import watched
+
+T = TypeVar("T")
+
+
+def train(
+    config: Config,
+    out: str | Path,
+    seeds: Sequence[int] | None = None,
+    jobs: int | None = None,
+    report: Report | None = None,
+) -> list[Path]:
+    """Trains an agent from the beginning.
+
+    Args:
+      config: the settings, from `make_config`.
+      out: a new folder. It becomes the run folder or, if `seeds` is given, holds one for each.
+      seeds: seeds to train instead of the settings' own.
+      jobs: processes at once; by default as many as there are cores.
+      report: called after each chunk with the run's folder and its new line of metrics. If it is None, a line on
+        standard error shows the progress, where that is a terminal.
+
+    Returns:
+      The run folders.
+    """
+    folders = create(config, out, seeds, jobs)
+    with contextlib.nullcontext(report) if report else watched(folders) as shown:
+        begin(folders, jobs, shown)
+    return folders
+
+
+def create(config: Config, out: str | Path, seeds: Sequence[int] | None = None, jobs: int | None = None) -> list[Path]:
+    """Makes the folders of `train`, whose arguments it takes."""
+    if not isinstance(config, Config):
+        raise DeeprokError(f"config is {config!r}; it must be settings that make_config made")
+    if seeds is not None and not isinstance(seeds, Sequence):
+        raise DeeprokError(f"seeds is {seeds!r}; it must be a list of seeds, such as [0, 1, 2]")
+    check(config)
+    check_count(jobs)
+    if seeds is None:
+        runs.create(Path(out), config)
+        return [Path(out)]
+    # Decided here, so that a training that is killed before its first step keeps to it too.
+    groups = _shares(seeds, jobs or count_cores()) if config.in_step else ()
+    return runs.create_seeds(Path(out), config, seeds, groups)
+
+
+def begin(
+    folders: Sequence[Path],
+    jobs: int | None = None,
+    report: Report | None = None,
+    on_interrupt: OnInterrupt | None = None,
+) -> None:
+    """Trains new runs as `resume` does; if none of them can be started, their folders are removed again."""
+    try:
+        resume(folders, jobs, report, on_interrupt)
+    except DeeprokError:
+        runs.discard_unstarted(folders)
+        raise
+
+
+def resume(
+    folders: Sequence[Path],
+    jobs: int | None = None,
+    report: Report | None = None,
+    on_interrupt: OnInterrupt | None = None,
+) -> None:
+    """Trains runs on from where they are, until each has done its episodes.
+
+    Args:
+      folders: run folders, of any settings, none of them in use by another process.
+      jobs: processes at once; by default as many as there are cores.
+      report: called after each chunk with the run's folder and its new line of metrics.
+      on_interrupt: called with 1 when Ctrl-C is pressed, after which the training stops with the chunk, with 2 the
+        next time, … It is called at once, from another thread.
+    """
+    check_count(jobs)
+    jobs = jobs or count_cores()
+    groups = _groups(folders, jobs)
+    if jobs == 1 or len(groups) <= 1:
+        for group in groups:
+            with runs.hold(group):
+                train_together(group, report, on_interrupt)
+    else:
+        _side_by_side(groups, jobs, report, on_interrupt)
+
+
+def check_count(jobs: int | None) -> None:
+    """Raises unless this is a number of processes, or None for the default."""
+    if jobs is not None and jobs < 1:
+        raise DeeprokError(f"jobs is {jobs}; it must be at least 1")
+
+
+def _groups(folders: Sequence[Path], jobs: int) -> list[list[Path]]:
+    """Unfinished runs, in the groups that are trained together; new runs are put into groups, which they keep."""
+    alone: list[list[Path]] = []
+    in_step: dict[tuple[Path, str], list[Path]] = {}
+    seeds: dict[Path, int] = {}
+    for folder in folders:
+        config = runs.read_config(folder)
+        if progress_of(folder)[1] >= config.episodes:
+            continue
+        with runs.hold([folder]):  # refused before anything is begun
+            seeds[folder] = config.seed
+        if config.in_step:
+            in_step.setdefault((folder.parent, config.digest()), []).append(folder)
+        else:
+            alone.append([folder])
+    groups: dict[tuple[Path, str, tuple[int, ...]], list[Path]] = {}
+    for like, siblings in in_step.items():
+        kept = {folder: runs.read_group(folder) or () for folder in siblings}
+        if not all(kept.values()):
+            # All that have no checkpoint, since the files of a plan that a kill cut short say nothing.
+            new = [folder for folder in siblings if not kept[folder] or not (folder / runs.CHECKPOINT).exists()]
+            for share in _shares(new, jobs):
+                for folder in share:
+                    kept[folder] = tuple(seeds[each] for each in share)
+                    runs.write_group(folder, kept[folder])
+        for folder in siblings:
+            groups.setdefault((*like, kept[folder]), []).append(folder)
+    return alone + list(groups.values())
+
+
+def _shares(runs: Sequence[T], jobs: int) -> list[list[T]]:
+    """One of the runs for each job, another for each, … until all are dealt out."""
+    return [list(runs[start::jobs]) for start in range(min(jobs, len(runs)))]
+
+
+def count_cores() -> int:
+    """How many cores this process may use."""
+    return len(_cores())
+
+
+def _cores() -> list[int]:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+class _Worker(NamedTuple):
+    process: subprocess.Popen[bytes]
+    core: int
+    told: dict[Path, int]  # how many bytes of each run's metrics have been reported
+    locks: contextlib.ExitStack  # on its folders, which the process holds too
+
+
+def _side_by_side(
+    groups: Sequence[Sequence[Path]], jobs: int, report: Report | None, on_interrupt: OnInterrupt | None
+) -> None:
+    """Trains each group in a process of its own, as many at a time as there are jobs."""
+    free = list(itertools.islice(itertools.cycle(_cores()), jobs))
+    waiting = list(groups)
+    workers: list[_Worker] = []
+    problems: list[str] = []
+    with interruptions(on_interrupt) as interrupted, tempfile.TemporaryDirectory(prefix="deeprok-") as cache:
+        try:
+            while (waiting or workers) and not interrupted.is_set():
+                while waiting and free:
+                    try:
+                        workers.append(_start_worker(waiting.pop(0), free[-1], cache))
+                        free.pop()
+                    except DeeprokError as error:  # another process got hold of its folder
+                        problems.append(str(error))
+                time.sleep(0.2)
+                for worker in list(workers):
+                    ended = worker.process.poll() is not None
+                    _report_new(worker, report)
+                    if ended:
+                        workers.remove(worker)
+                        free.append(worker.core)
+                        problems += _problem(worker)
+        finally:  # whatever happened here, workers save and stop
+            try:
+                for worker in workers:
+                    worker.process.send_signal(signal.SIGTERM)
+                for worker in workers:
+                    _problem(worker)
+            except KeyboardInterrupt:  # asked twice
+                for worker in workers:
+                    worker.process.kill()
+                raise
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+    if problems:
+        raise DeeprokError(*problems)
+
+
+def _problem(worker: _Worker) -> list[str]:
+    """Waits for a worker's end; what it had to say if it was not a good one."""
+    assert worker.process.stdin
+    assert worker.process.stderr
+    while worker.process.poll() is None:  # in steps, so that a signal is seen whichever thread it reaches
+        time.sleep(0.05)
+    errors = worker.process.stderr.read().decode().strip()
+    worker.process.stdin.close()
+    worker.process.stderr.close()
+    worker.locks.close()
+    if worker.process.returncode in (0, 130):
+        return []
+    return [errors or f"a worker ended with code {worker.process.returncode}"]
+
+
+def _start_worker(group: Sequence[Path], core: int, cache: str) -> _Worker:
+    locks = contextlib.ExitStack()
+    held = locks.enter_context(runs.hold(group))
+    for folder in group:
+        runs.trim_metrics(folder, progress_of(folder)[0])  # or lines that will come again were told twice
+    told = {folder: _size(folder / runs.METRICS) for folder in group}
+    # A worker has one core: threads that BLAS starts for the others would wait for each other there,
+    # which makes a small Cholesky a hundred times slower.
+    threads = {f"{library}_NUM_THREADS": "1" for library in ("OPENBLAS", "MKL", "OMP")}
+    # Seeds share their programs: compiling takes half as long as training does.
+    compiled = {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}
+    # A session of its own, so that the terminal's Ctrl-C reaches it through us, once.
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from deeprok.training.jobs import work; work()", str(core), *map(str, group)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**compiled, **os.environ, **threads},
+        start_new_session=True,
+        pass_fds=held,
+    )
+    return _Worker(process, core, told, locks)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _report_new(worker: _Worker, report: Report | None) -> None:
+    if report is None:
+        return
+    for folder, told in worker.told.items():
+        path = folder / runs.METRICS
+        if _size(path) == told:
+            continue
+        with open(path, "rb") as file:
+            file.seek(told)
+            for line in file:
+                if not line.endswith(b"\n"):  # half a line: wait for the rest
+                    break
+                worker.told[folder] += len(line)
+                report(folder, json.loads(line))
+
+
+def work() -> None:
+    """What a worker process does: its arguments are a core and run folders."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    core, folders = int(sys.argv[1]), [Path(name) for name in sys.argv[2:]]
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})
+    try:
+        train_together(folders)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except DeeprokError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+
+
+def _end_with_parent() -> None:
+    """Ends this process as soon as its parent has ended, however that was: nobody else writes to its input."""
+    os.read(sys.stdin.fileno(), 1)
+    os._exit(1)

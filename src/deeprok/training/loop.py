@@ -1,0 +1,375 @@
+"""The loop over chunks: metrics, trials, checks, checkpoints and interruption."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import gammaincinv
+
+from deeprok.agents.exploration import linear_epsilon
+from deeprok.core.errors import DeeprokError
+from deeprok.core.pytree import select
+from deeprok.estimators import Health
+from deeprok.evaluation.grid import ensemble_policy, play_episodes
+from deeprok.runs import checkpoint
+from deeprok.runs import folder as runs
+from deeprok.runs.folder import Best
+from deeprok.runs.settings import Config, KalmanConfig, PolicyConfig, UnscentedConfig
+from deeprok.training.scan import Log, Program, RunState, make_program
+from deeprok.uncertainty import sample_box
+
+#: Called after each chunk with the folder and the line added to its `metrics.jsonl`.
+Report = Callable[[Path, dict[str, Any]], None]
+
+#: Called with 1 when a training is first asked to stop, which it does after the chunk, with 2 the next time, …
+OnInterrupt = Callable[[int], None]
+
+T = TypeVar("T")
+
+_CHECKPOINT_SECONDS = 30.0
+_TRIAL_SEED = 20170307  # the same held-out models and episodes for every run
+
+
+def train_together(
+    folders: Sequence[Path], report: Report | None = None, on_interrupt: OnInterrupt | None = None
+) -> None:
+    """Trains runs that differ by their seeds only, in step, until each has done its episodes.
+
+    Starts each from its checkpoint or from nothing. Writes a checkpoint every half minute, at the
+    end, and when interrupted (Ctrl-C or SIGTERM), after which it raises `KeyboardInterrupt`.
+    A run that breaks down stops at its last good checkpoint; the others go on, and a
+    `DeeprokError` is raised at the end.
+
+    Rounding depends on how many seeds share a program and on a seed's place among them. So the runs
+    begun together are a group: `group.json` names its seeds, and a run that is trained on keeps its
+    place, whichever of the others are there, have finished or stand at another step.
+
+    Args:
+      folders: run folders with equal settings but for the seed, of one group or of none yet.
+      report: called after each chunk, for each run that took part in it.
+      on_interrupt: called when the training is interrupted, at once.
+    """
+    configs = [runs.read_config(folder) for folder in folders]
+    own = [config.seed for config in configs]
+    seeds = runs.read_group(folders[0])
+    if seeds is None:
+        seeds = tuple(own)
+        for folder in folders:
+            runs.write_group(folder, seeds)
+    if len(set(seeds)) < len(seeds) or not set(own) <= set(seeds):
+        raise DeeprokError(
+            f"{folders[0] / runs.GROUP} names the seeds {list(seeds)}; the seeds {own} must be among them, each once"
+        )
+    with configs[0].arithmetic():
+        _train_group(seeds, dict(zip(own, folders, strict=True)), configs[0], report, on_interrupt)
+
+
+def _train_group(
+    seeds: Sequence[int],
+    folders: Mapping[int, Path],
+    config: Config,
+    report: Report | None,
+    on_interrupt: OnInterrupt | None,
+) -> None:
+    """Trains the runs of a group whose folders are given; the others only keep their places.
+
+    Args:
+      seeds: the group's.
+      folders: seed -> the folder of its run.
+      config: the settings, whatever the seed.
+      report: called after each chunk, for each run that took part in it.
+      on_interrupt: called when the training is interrupted, at once.
+    """
+    program = make_program(config)
+    init = jax.jit(program.init)
+    members = [_read_member(folders.get(seed), seed, program, init) for seed in seeds]
+    places = {i: folders[seed] for i, seed in enumerate(seeds) if seed in folders}
+    # Stacked on the host and copied to the device, so that no two donated buffers are the same.
+    states, best = jax.tree.map(lambda *leaves: jnp.array(np.stack(leaves)), *members)
+    trial = _make_trial(config, program)
+    look = _make_look(program)
+    broken: dict[int, str] = {}
+    steps = np.array(states.steps)  # a copy, as the states are donated
+    clocks = program.clock(states)
+    # Those that a kill left behind the others go first. Until they have come to where those are, what the
+    # program makes of the others is not used: each then takes its place as its checkpoint has it.
+    unfinished = [i for i in _unfinished(states, config) if i in places]
+    t = min((int(clocks[i]) for i in unfinished), default=0)
+    ahead = {i: (int(clocks[i]), members[i]) for i in unfinished if clocks[i] > t}
+    del members
+    saved = time.monotonic()
+    with interruptions(on_interrupt) as interrupted:
+        while True:
+            for i in [i for i, (clock, _) in ahead.items() if clock == t]:
+                states, best = _put((states, best), ahead.pop(i)[1], i)
+            active = [i for i in _unfinished(states, config) if i in places and i not in broken and i not in ahead]
+            if not active and ahead:
+                t = min(clock for clock, _ in ahead.values())
+                continue
+            if not active:
+                break
+            began = time.monotonic()
+            states, log = program.chunk(states, t)
+            chunk = t // config.chunk_steps
+            t += config.chunk_steps
+            unfinished = _unfinished(states, config)
+            # Each run is tried when it would be if it ran alone: regularly, and when it has finished.
+            due = [i for i in active if (chunk + 1) % config.trial_every == 0 or i not in unfinished]
+            if due:
+                scores = trial(states.agent.belief)
+                tried = np.isin(np.arange(len(seeds)), due)
+                best = _better(best, states.agent.belief, scores, states.steps, tried)
+            spread = look(states.agent.belief)
+            before, steps = steps, np.array(states.steps)
+            seconds = time.monotonic() - began
+            for i in active:
+                folder = places[i]
+                problem = _breakdown(states, log, spread, i, program, config)
+                if problem:
+                    kept = progress_of(folder)[0]
+                    left = f"{folder} keeps its checkpoint of step {kept}" if kept else "it had no checkpoint yet"
+                    where = f"seed {seeds[i]}: between steps {before[i]} and {steps[i]}"
+                    broken[i] = f"{where} {problem}, in a new run ({left})"
+                    continue
+                line = _metrics(states, log, spread, i, config, seconds)
+                if i in due:
+                    line["trial_return"] = float(scores[i])
+                runs.append_metrics(folder, line)
+                if report:
+                    report(folder, line)
+            overdue = time.monotonic() - saved > _CHECKPOINT_SECONDS or interrupted.is_set()
+            for i in active:
+                if i not in broken and (overdue or i not in unfinished):
+                    _save(places[i], states, best, i)
+            if overdue:
+                saved = time.monotonic()
+            if interrupted.is_set():
+                raise KeyboardInterrupt
+    if broken:
+        raise DeeprokError(*broken.values())
+
+
+def _read_member(
+    folder: Path | None, seed: int, program: Program, init: Callable[..., RunState]
+) -> tuple[RunState, Best]:
+    """Where a run is: at its checkpoint or, if it has none or has no folder here, at its beginning."""
+    run_template, best_template = runs.templates(program)
+    path = folder / runs.CHECKPOINT if folder else None
+    if path and path.exists():
+        run = checkpoint.load(path, "run", run_template)
+        best = checkpoint.load(path, "best", best_template)
+    else:
+        run = init(jax.random.key(seed), runs.load_prior(folder, program) if folder else None)
+        # Until the first trial there is nothing better than the prior.
+        best = Best(
+            belief=run.agent.belief,
+            trial_return=np.asarray(-np.inf, best_template.trial_return.dtype),  # type: ignore[arg-type]
+            steps=np.int32(0),  # type: ignore[arg-type]
+        )
+    if folder:
+        # A crash may have come between metrics and checkpoint: forget what will be done again.
+        runs.trim_metrics(folder, int(run.steps))
+    return run, best
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _put(group: T, member: T, i: int) -> T:
+    """A group's records with those of one member in their place."""
+    return jax.tree.map(lambda all, one: all.at[i].set(one), group, member)
+
+
+def _make_trial(config: Config, program: Program) -> Callable[[Any], jax.Array]:
+    """A function `beliefs -> [S]` mean returns on held-out models drawn from the box."""
+    models_key, episodes_key = jax.random.split(jax.random.key(_TRIAL_SEED))
+    box = config.make_box(program.world)
+
+    def trial(belief: Any) -> jax.Array:
+        theta = program.estimator.mean(belief)
+        policy = ensemble_policy(program.network, theta[None], "mean")
+        models = sample_box(models_key, box, (config.trial_models,))
+        return jnp.mean(play_episodes(program.world, policy, models, episodes_key, config.trial_epsilon))
+
+    return jax.jit(jax.vmap(trial))
+
+
+@jax.jit
+def _better(best: Best, beliefs: Any, scores: jax.Array, steps: jax.Array, tried: Any) -> Best:
+    """The better of the best so far and, where it was tried, the present belief of each seed."""
+    present = Best(belief=beliefs, trial_return=scores, steps=steps)
+    return jax.vmap(select)(tried & (scores > best.trial_return), present, best)
+
+
+def _unfinished(states: RunState, config: Config) -> list[int]:
+    return [int(i) for i in np.flatnonzero(np.asarray(states.episodes) < config.episodes)]
+
+
+def _epsilon(steps: int, config: Config) -> float:
+    if config.explore != "epsilon" or isinstance(config.estimator, PolicyConfig):
+        return 0.0
+    return float(linear_epsilon(steps, config.epsilon_start, config.epsilon_end, config.epsilon_steps))
+
+
+class Spread(NamedTuple):
+    """How wide the beliefs of several seeds are."""
+
+    trace: jax.Array  # [S] of P
+    least: jax.Array  # [S] least variance of a weight
+    largest: jax.Array  # [S]
+    definite: jax.Array  # [S] bool
+
+
+def _make_look(program: Program) -> Callable[[Any], Spread | None]:
+    """A function `beliefs -> Spread` for posteriors; None for points."""
+    posterior = program.estimator.posterior
+
+    def look(belief: Any) -> Spread | None:
+        if posterior is None:
+            return None
+        variances = posterior.variances(belief)
+        return Spread(jnp.sum(variances), jnp.min(variances), jnp.max(variances), posterior.definite(belief))
+
+    return jax.jit(jax.vmap(look))
+
+
+def _metrics(
+    states: RunState,
+    log: Log,
+    spread: Spread | None,
+    i: int,
+    config: Config,
+    seconds: float,
+) -> dict[str, Any]:
+    """A line of `metrics.jsonl` for the i-th run's chunk."""
+    after = int(states.steps[i])
+    returns = np.asarray(log.earned[i])[np.asarray(log.ended[i])]
+    updates = np.asarray(log.learned[i])
+    line: dict[str, Any] = {
+        "steps": after,
+        "episodes": int(states.episodes[i]),
+        "returns": returns.tolist(),
+        "epsilon": _epsilon(after, config),
+        "seconds": round(seconds, 3),
+    }
+    if len(losses := np.asarray(log.fit.loss[i])[updates]):
+        line["loss"] = float(losses.mean())
+        if log.fit.health:
+            health = jax.tree.map(lambda column: np.asarray(column[i])[updates], log.fit.health)
+            line |= _health(health, len(losses) * config.batch_size)
+    if spread:
+        line |= {"trace": float(spread.trace[i]), "variances": [float(spread.least[i]), float(spread.largest[i])]}
+    if isinstance(config.estimator, KalmanConfig) and config.estimator.adapt_noise:
+        line["observation_noise"] = float(states.agent.belief.observation_noise[i])
+    return line
+
+
+def _health(health: Health, observations: int) -> dict[str, Any]:
+    """What the metrics tell of a Kalman belief's updates in a chunk."""
+    low, high = 2.0 * gammaincinv(observations / 2, (0.025, 0.975)) / observations  # quantiles of χ², over its mean
+    return {
+        "innovation_variance": float(health.variance.min()),
+        "consistency": float(health.consistency.mean()),
+        "consistency_band": [float(low), float(high)],
+        "gain": float(health.gain.mean()),
+        "capped": int(health.capped.max()),
+        "floored": int(health.floored.sum()),
+    }
+
+
+def _breakdown(
+    states: RunState, log: Log, spread: Spread | None, i: int, program: Program, config: Config
+) -> str | None:
+    """What is wrong with the i-th run after a chunk, and what to change; None if nothing is."""
+    belief = jax.tree.map(lambda leaf: leaf[i], states.agent.belief)
+    updates = np.asarray(log.learned[i])
+    loss = np.asarray(log.fit.loss[i])[updates]
+    settings = config.estimator
+    if isinstance(settings, KalmanConfig | UnscentedConfig):
+        remedy = f"raise --observation-noise (now {settings.observation_noise:g})"
+    elif isinstance(settings, PolicyConfig) and settings.inner == "natural":
+        remedy = f"lower --kl-bound (now {settings.kl_bound:g})"
+    else:
+        remedy = f"lower --learning-rate (now {settings.learning_rate:g})"
+    # Weights that are no numbers spoil later variances too; it is the variance's fault if the
+    # innovation was still a number.
+    if log.fit.health:
+        variance = np.asarray(log.fit.health.variance[i])[updates]
+        if (bad := ~(variance > 0) & np.isfinite(loss)).any():
+            return f"an innovation variance was not positive ({variance[bad][0]:g}); {remedy}"
+    if not np.isfinite(np.asarray(program.estimator.mean(belief))).all():
+        return f"the weights became infinite or not a number; {remedy}"
+    if spread and not spread.definite[i]:
+        if isinstance(settings, KalmanConfig | UnscentedConfig):
+            return f"the covariance stopped being positive definite; {remedy} or --process-noise"
+        return f"the belief over the weights stopped being a distribution; {remedy}"
+    return None
+
+
+def _save(folder: Path, states: RunState, best: Best, i: int) -> None:
+    run, kept = jax.tree.map(lambda leaf: np.asarray(leaf[i]), (states, best))
+    checkpoint.save(folder / runs.CHECKPOINT, {"run": run, "best": kept})
+
+
+@contextlib.contextmanager
+def interruptions(on_interrupt: OnInterrupt | None = None) -> Iterator[threading.Event]:
+    """An event that Ctrl-C or SIGTERM sets, so that a chunk is never cut in two.
+
+    Args:
+      on_interrupt: called at once, from another thread: the main thread sees a signal only after the compiled
+        code that it is in.
+    """
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event  # signals reach the main thread only
+        return
+    asked = 0
+
+    def note(number: int, frame: Any) -> None:
+        nonlocal asked
+        asked += 1
+        event.set()
+        if asked > 1:
+            raise KeyboardInterrupt  # at once, with the last checkpoint
+
+    def watch() -> None:
+        count = 0
+        while number := received.recv(1):
+            if on_interrupt and number[0] in old:
+                count += 1
+                on_interrupt(count)
+
+    received, sent = socket.socketpair()
+    sent.setblocking(False)
+    old = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    old_wakeup = signal.set_wakeup_fd(sent.fileno(), warn_on_full_buffer=False)
+    watcher = threading.Thread(target=watch, name="deeprok-interruptions", daemon=True)
+    watcher.start()
+    try:
+        yield event
+    finally:
+        signal.set_wakeup_fd(old_wakeup)
+        for number, handler in old.items():
+            signal.signal(number, handler)
+        sent.close()
+        watcher.join()
+        received.close()
+
+
+def progress_of(folder: Path) -> tuple[int, int]:
+    """Steps and episodes that a run's checkpoint holds; zeros if it has none yet."""
+    path = folder / runs.CHECKPOINT
+    if not path.exists():
+        return 0, 0
+    counters: Any = jax.ShapeDtypeStruct((), np.dtype("int32"))
+    steps, episodes = (checkpoint.load(path, f"run.{name}", counters, verify="part") for name in ("steps", "episodes"))
+    return int(steps), int(episodes)

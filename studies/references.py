@@ -1,0 +1,141 @@
+"""What to compare learned policies with: chance, one linear policy, and a controller that knows the physics.
+
+All of them play by the same rules as a learned policy, with the same random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from deeprok.core.pytree import record
+from deeprok.environments import World
+from deeprok.evaluation.grid import Policy, PolicyOf, play_episodes
+from deeprok.uncertainty.models import grid_models
+
+#: Seed of the random numbers that references are chosen by; those they are reported with are others.
+_SEARCH_SEED = 20050501
+
+
+@record
+class Controller:
+    """A linear policy: of a gain of its own, or designed for the physics it meets."""
+
+    gain: jax.Array  # [D] push right where gain · obs > 0
+    designed: jax.Array  # [] bool: use the gain of the linear-quadratic regulator for these parameters instead
+
+
+def make_linear_policy(world: World) -> PolicyOf:
+    """Linear policies as a `PolicyOf` whose weights are a `Controller`; one program plays them all.
+
+    Chance is any of them with ε = 1.
+    """
+
+    def policy_of(controller: Controller, params: Any) -> Policy:
+        # There are two pushes only, so of u = −k · s the regulator keeps the sign.
+        regulator = -lqr_gain(linearise(world, params), jnp.array(_STATE_COST), _ACTION_COST)
+        gain = jnp.where(controller.designed, regulator, controller.gain)
+        return lambda obs: (obs @ gain > 0).astype(jnp.int32)
+
+    return policy_of
+
+
+# Position and angle count, velocities don't. Tenfold changes of each cost move the success over the
+# paper's grid by less than one per cent.
+_STATE_COST = (0.01, 0.0, 10.0, 0.0)
+_ACTION_COST = 1.0
+
+
+def search_linear(
+    world: World,
+    axes: Mapping[str, np.ndarray],
+    epsilon: float,
+    population: int = 64,
+    rounds: int = 20,
+    episodes: int = 8,
+) -> np.ndarray:
+    """The best single linear policy for a grid, by the cross-entropy method.
+
+    R. Y. Rubinstein, "The cross-entropy method for combinatorial and continuous optimization",
+    Methodology and Computing in Applied Probability, 1999.
+
+    Args:
+      world: a world of two actions.
+      axes: the grid, name -> values.
+      epsilon: probability of a random action.
+      population: policies tried in a round; the best eighth gives the next round's mean and spread.
+      rounds: how often.
+      episodes: episodes in each cell for each policy, fresh ones in each round.
+
+    Returns:
+      [D] the weights, of length 1.
+    """
+    models = {name: jnp.repeat(jnp.asarray(values, float), episodes) for name, values in grid_models(axes).items()}
+    scale = 1.0 / np.asarray(world.observation_scale)
+
+    @jax.jit
+    def returns(policies: jax.Array, key: jax.Array) -> jax.Array:
+        def one(weights: jax.Array) -> jax.Array:
+            return jnp.mean(play_episodes(world, lambda obs: (obs @ weights > 0).astype(int), models, key, epsilon))
+
+        return jax.lax.map(one, policies)
+
+    rng = np.random.default_rng(_SEARCH_SEED)
+    mean, spread = np.zeros(len(scale)), np.ones(len(scale))
+    for _ in range(rounds):
+        tried = mean + spread * rng.standard_normal((population, len(scale)))
+        tried /= np.linalg.norm(tried, axis=1, keepdims=True)  # the length of the weights means nothing
+        key = jax.random.key(int(rng.integers(2**31)))
+        scores = np.asarray(returns(jnp.asarray(tried * scale, float), key))
+        best = tried[np.argsort(-scores)[: population // 8]]
+        mean, spread = best.mean(axis=0), best.std(axis=0)
+    weights = mean * scale
+    return weights / np.linalg.norm(weights)
+
+
+class Linearisation(NamedTuple):
+    """s' ≈ A s + B u near the upright position, with u = 1 a push right and u = −1 one left."""
+
+    A: jax.Array  # [D, D]
+    B: jax.Array  # [D]
+
+
+def linearise(world: World, params: Any) -> Linearisation:
+    """The linear part of a world of two opposite actions, whose state is its observation, at state 0."""
+    origin = jnp.zeros(len(world.observation_scale))
+    key = jax.random.key(0)
+
+    def following(state: jax.Array, action: int) -> jax.Array:
+        return world.step(key, state, jnp.int32(action), params).state
+
+    # The two pushes are opposite, so their mean is the motion without a push.
+    A = (jax.jacfwd(following)(origin, 0) + jax.jacfwd(following)(origin, 1)) / 2
+    B = (following(origin, 1) - following(origin, 0)) / 2
+    return Linearisation(A, B)
+
+
+def lqr_gain(linear: Linearisation, state_cost: jax.Array, action_cost: float, sweeps: int = 2000) -> jax.Array:
+    """The gain k of the linear-quadratic regulator u = −k · s, by the Riccati recursion to its fixed point.
+
+    Args:
+      linear: the system.
+      state_cost: [D] cost of each coordinate's square.
+      action_cost: cost of the action's square.
+      sweeps: sweeps of the recursion.
+    """
+    A, B = linear
+
+    def gain(cost_to_go: jax.Array) -> jax.Array:
+        return (B @ cost_to_go @ A) / (action_cost + B @ cost_to_go @ B)
+
+    def sweep(_: int, cost_to_go: jax.Array) -> jax.Array:
+        k = gain(cost_to_go)
+        left = A - jnp.outer(B, k)
+        new = jnp.diag(state_cost) + left.T @ cost_to_go @ left + action_cost * jnp.outer(k, k)
+        return (new + new.T) / 2
+
+    return gain(jax.lax.fori_loop(0, sweeps, sweep, jnp.diag(state_cost)))
