@@ -71,7 +71,7 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description="Ratios of things measured side by side, on one core.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; all if none is given")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results.json"), help="JSON file to write")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results.json"), help="JSON file to write; of benchmarks that are not run it keeps what it has")
     parser.add_argument("--repeats", type=int, help="rounds of each benchmark, instead of its own number")
     arguments = parser.parse_args()
     for name in arguments.names:
@@ -95,8 +95,9 @@ def main() -> int:
                 failed = True
                 print(f"benchmark {name}: {error}", file=sys.stderr)
     console.print(table(results))
-    content = {"machine": machine(cores), "benchmarks": {name: result.to_json() for name, result in results.items()}}
-    arguments.out.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    found = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+    found |= {name: {"machine": machine(cores), **result.to_json()} for name, result in results.items()}
+    arguments.out.write_text(json.dumps(dict(sorted(found.items())), indent=2, ensure_ascii=False) + "\n")
     if failed:
         return 2
     return 1 if any(ratio.met is False for result in results.values() for ratio in result.ratios) else 0

@@ -117,6 +117,12 @@ def test_stopped_and_killed_processes_give_what_one_process_gives(
         assert lines == runs.read_metrics(folder)[-len(lines) :]
 
 
+def test_a_worker_without_a_parent_ends_before_it_has_imported_anything(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", jobs._WORKER, "0", str(tmp_path / "nowhere")]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "")  # and not 2, with a word about the folder
+
+
 def test_a_lock_ends_with_the_last_process_that_holds_it(tmp_path: Path) -> None:
     # Processes that were killed may have left a child that is about to end.
     code = (

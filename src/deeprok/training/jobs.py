@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -229,6 +228,16 @@ def _problem(worker: _Worker) -> list[str]:
     return [errors or f"a worker ended with code {worker.process.returncode}"]
 
 
+# A worker ends as soon as its parent has, however that was: nobody else writes to its input. It watches for that before
+# it imports anything that takes long.
+_WORKER = """
+import os, threading
+threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
+from deeprok.training.jobs import work
+work()
+"""
+
+
 def _start_worker(group: Sequence[Path], core: int, cache: str) -> _Worker:
     locks = contextlib.ExitStack()
     held = locks.enter_context(runs.hold(group))
@@ -242,7 +251,7 @@ def _start_worker(group: Sequence[Path], core: int, cache: str) -> _Worker:
     compiled = {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}
     # A session of its own, so that the terminal's Ctrl-C reaches it through us, once.
     process = subprocess.Popen(
-        [sys.executable, "-c", "from deeprok.training.jobs import work; work()", str(core), *map(str, group)],
+        [sys.executable, "-c", _WORKER, str(core), *map(str, group)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -275,7 +284,6 @@ def _report_new(worker: _Worker, report: Report | None) -> None:
 
 def work() -> None:
     """What a worker process does: its arguments are a core and run folders."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     core, folders = int(sys.argv[1]), [Path(name) for name in sys.argv[2:]]
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
@@ -286,9 +294,3 @@ def work() -> None:
     except DeeprokError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
-
-
-def _end_with_parent() -> None:
-    """Ends this process as soon as its parent has ended, however that was: nobody else writes to its input."""
-    os.read(sys.stdin.fileno(), 1)
-    os._exit(1)
