@@ -30,8 +30,9 @@ def update(name: str, width: int, steps: int) -> Measure:
     import jax
     import jax.numpy as jnp
 
-    from deeprok.agents.ktd import ktd, q_difference
+    from deeprok.agents.ktd import ktd
     from deeprok.agents.network import QNetwork
+    from deeprok.agents.targets import q_difference
     from deeprok.environments.base import Transition
     from deeprok.estimators import ekf
 

@@ -18,7 +18,6 @@ import pytest
 from scipy.stats import binomtest
 
 from deeprok.agents.exploration import epsilon_greedy
-from deeprok.agents.ktd import KTDBelief
 from deeprok.agents.network import QNetwork
 from deeprok.agents.q_learning import make_estimator
 from deeprok.core.console import WordConsole
@@ -29,6 +28,7 @@ from deeprok.estimators import (
     ChainBelief,
     GaussianBelief,
     MeanFieldBelief,
+    UnscentedBelief,
     bayes_by_backprop,
     block,
     diagonal,
@@ -226,7 +226,7 @@ def some_posterior(kind: str, theta: np.ndarray, root: np.ndarray) -> tuple[Any,
     one, P = np.int32(1), root @ root.T
     if kind == "ktd":
         S = np.tril(root)
-        return make_estimator(make_config("ktd_q"), SMALL), KTDBelief(theta, S, None, one), S @ S.T
+        return make_estimator(make_config("ktd_q"), SMALL), UnscentedBelief(theta, S, None, one), S @ S.T
     if kind == "psgld":
         rows = np.stack([root[0], root[1], 3 * theta - root[0] - root[1], 0 * theta])  # three are kept; their mean is θ
         kept = ChainBelief(theta, theta, rows, np.zeros(2, "uint32"), np.int32(3))

@@ -11,23 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from deeprok.agents.ktd import (
-    KTD,
-    KTDBelief,
-    SarsaTransition,
-    condition,
-    ktd,
-    predict,
-    q_difference,
-    robust_difference,
-    sarsa_difference,
-    unscented,
-    v_difference,
-)
+from deeprok.agents.ktd import KTD, ktd
 from deeprok.agents.network import QNetwork
+from deeprok.agents.targets import SarsaTransition, q_difference, robust_difference, sarsa_difference, v_difference
 from deeprok.core.errors import DeeprokError
 from deeprok.environments.base import Transition
 from deeprok.estimators import Fit
+from deeprok.estimators.unscented import UnscentedBelief, condition, predict, unscented
 from deeprok.uncertainty import SETS, minimum
 
 
@@ -57,10 +47,14 @@ def transitions(obs: Any, reward: Any, next_obs: Any, terminated: Any, action: A
 
 
 @functools.partial(jax.jit, static_argnames="learner")
-def scan(learner: KTD, belief: KTDBelief, data: Any, cut: jax.Array | None = None) -> tuple[KTDBelief, tuple[Any, Fit]]:
+def scan(
+    learner: KTD, belief: UnscentedBelief, data: Any, cut: jax.Array | None = None
+) -> tuple[UnscentedBelief, tuple[Any, Fit]]:
     """Learns on line; returns the last belief and, of every step, the belief after it and the fit."""
 
-    def step(belief: KTDBelief, item: tuple[Any, jax.Array]) -> tuple[KTDBelief, tuple[KTDBelief, Fit]]:
+    def step(
+        belief: UnscentedBelief, item: tuple[Any, jax.Array]
+    ) -> tuple[UnscentedBelief, tuple[UnscentedBelief, Fit]]:
         transition, ended = item
         belief, fit = learner.update(belief, transition)
         return learner.restart(belief, ended), (belief, fit)

@@ -17,8 +17,10 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 
-from deeprok.agents.ktd import ktd, predict, v_difference
+from deeprok.agents.ktd import ktd
+from deeprok.agents.targets import v_difference
 from deeprok.environments.base import Transition
+from deeprok.estimators.unscented import predict
 
 DISCOUNT, STRIDE, DOOR = 0.9, 0.02, 0.6
 CENTRES, WIDTH = np.linspace(0, 1, 21), 0.06

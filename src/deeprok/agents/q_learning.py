@@ -12,10 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from deeprok.agents import replay
-from deeprok.agents import targets as bellman
+from deeprok.agents import replay, targets
 from deeprok.agents.exploration import epsilon_greedy, linear_epsilon
-from deeprok.agents.ktd import Difference, ktd, q_difference, robust_difference
 from deeprok.agents.network import QNetwork
 from deeprok.core.pytree import record
 from deeprok.environments import World
@@ -23,7 +21,6 @@ from deeprok.environments.base import Transition
 from deeprok.estimators import (
     Estimator,
     Fit,
-    Health,
     Observation,
     bayes_by_backprop,
     block,
@@ -36,6 +33,7 @@ from deeprok.estimators import (
     mixture_prior,
     predict,
     psgld,
+    ukf,
 )
 from deeprok.estimators.covariance import Structure
 from deeprok.runs.settings import BackpropConfig, Config, GradientConfig, KalmanConfig, LangevinConfig, UnscentedConfig
@@ -179,33 +177,13 @@ def _make_langevin(config: Config, settings: LangevinConfig) -> Estimator:
 
 
 def _make_unscented(settings: UnscentedConfig) -> Estimator:
-    """The filter of KTD as an estimator; it takes the observations of a mini-batch one after another."""
-    unscented = partial(
-        ktd,
-        discount=0.0,  # which the observation function has already
+    return ukf(
         observation_noise=settings.observation_noise,
         prior_covariance=np.asarray(settings.prior_covariance),
         adaptive_noise=settings.adaptive_noise,
         process_noise=settings.process_noise,
         kappa=settings.kappa,
     )
-
-    def update(belief: Any, h: Observation, xs: Any, ys: jax.Array, active: jax.Array | bool = True) -> tuple[Any, Fit]:
-        observed = Difference(lambda theta, x, _: h(theta, x[0]), lambda x: x[1], on_policy=False)
-        learn = unscented(observed).update
-        belief, fits = jax.lax.scan(lambda belief, one: learn(belief, one, active), belief, (xs, ys))
-        assert fits.health
-        health = Health(
-            variance=jnp.min(fits.health.variance),
-            consistency=jnp.mean(fits.health.consistency),
-            gain=jnp.mean(fits.health.gain),
-            capped=jnp.max(fits.health.capped),
-            floored=jnp.sum(fits.health.floored),
-        )
-        return belief, Fit(jnp.mean(fits.loss), health)
-
-    plain = unscented(Difference(lambda theta, x, _: x, lambda x: x, on_policy=False))
-    return Estimator(plain.init, update, plain.mean, plain.posterior)
 
 
 def _schedule(settings: KalmanConfig, start: Any, end: float | None, copies: int = 1) -> Any:
@@ -302,10 +280,10 @@ def make_agent(config: Config, world: World) -> Agent:
     def labels(theta: jax.Array, target: jax.Array, batch: Transition, level: float | jax.Array) -> jax.Array:
         q = network.apply(target, batch.next_obs)  # [B, M, A]
         if config.double:
-            next_value = jax.vmap(jax.vmap(bellman.double_value))(q, network.apply(theta, batch.next_obs))
+            next_value = jax.vmap(jax.vmap(targets.double_value))(q, network.apply(theta, batch.next_obs))
         else:
-            next_value = jax.vmap(jax.vmap(bellman.max_value))(q)
-        label = partial(bellman.label, discount=config.discount, worst_case=worst_case, level=level)
+            next_value = jax.vmap(jax.vmap(targets.max_value))(q)
+        label = partial(targets.label, discount=config.discount, worst_case=worst_case, level=level)
         return jax.vmap(label)(batch.reward, batch.terminated, next_value)
 
     def regression(
@@ -319,7 +297,11 @@ def make_agent(config: Config, world: World) -> Agent:
     ) -> tuple[Observation, Any, jax.Array]:
         """The reward is observed as a difference of values, without a target network."""
         robust = config.row.robust
-        seen = robust_difference(network.apply, worst_case, level) if robust else q_difference(network.apply)
+        seen = (
+            targets.robust_difference(network.apply, worst_case, level)
+            if robust
+            else targets.q_difference(network.apply)
+        )
         return lambda theta, x: seen.h(theta, x, config.discount), batch, jax.vmap(seen.y)(batch)
 
     def learn(state: AgentState, draw: Draw, t: jax.Array, active: jax.Array) -> tuple[AgentState, Fit]:

@@ -16,6 +16,7 @@ from deeprok.estimators.covariance import Covariance, block, diagonal, full, low
 from deeprok.estimators.gradient import PointBelief, gradient
 from deeprok.estimators.kalman import GaussianBelief, averaged_gains, ekf, float32_risk, joint_update
 from deeprok.estimators.psgld import ChainBelief, psgld
+from deeprok.estimators.unscented import UnscentedBelief, ukf
 
 __all__ = [
     "ChainBelief",
@@ -30,6 +31,7 @@ __all__ = [
     "PointBelief",
     "Posterior",
     "Prediction",
+    "UnscentedBelief",
     "averaged_gains",
     "bayes_by_backprop",
     "block",
@@ -45,4 +47,5 @@ __all__ = [
     "predict",
     "psgld",
     "stack_outputs",
+    "ukf",
 ]

@@ -1,0 +1,312 @@
+"""The unscented Kalman filter over the weights, in square-root form.
+
+The unscented transform takes the place of derivatives. The covariance is stored as a Cholesky factor.
+
+R. van der Merwe and E. A. Wan, "The square-root unscented Kalman filter for state and parameter estimation",
+  ICASSP 2001.
+N. A. Carlson, "Fast triangular formulation of the square root filter", AIAA Journal, 1973.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from deeprok.core.errors import DeeprokError
+from deeprok.core.pytree import record, select
+from deeprok.estimators.base import Estimator, Fit, Health, Observation, Posterior, Prediction
+
+
+@record
+class NoiseMemory:
+    """The part of the last step's noise that the next step shares: a normal number that hangs together with θ."""
+
+    mean: jax.Array  # []
+    shared: jax.Array  # [n] its covariance with θ is S times this
+    own: jax.Array  # [] deviation of what does not hang together with θ
+
+
+@record
+class UnscentedBelief:
+    """A normal distribution over the weights, its covariance as P = S Sᵀ."""
+
+    theta: jax.Array  # [n] mean
+    S: jax.Array  # [n, n] lower triangle, its diagonal positive
+    memory: NoiseMemory | None  # None where the noise is white
+    updates: jax.Array  # [] int32
+
+
+class Moments(NamedTuple):
+    """What the unscented transform says of a function of θ ~ N(θ̂, S Sᵀ)."""
+
+    mean: jax.Array  # []
+    slope: jax.Array  # [n] its covariance with θ is S times this
+    bend: jax.Array  # [] the variance is slope² and this, which is 0 where the function is linear
+
+
+def unscented(f: Callable[[jax.Array], jax.Array], theta: jax.Array, S: jax.Array, kappa: float = 0.0) -> Moments:
+    """The unscented transform of f(θ), by 2n + 1 evaluations.
+
+    The points are θ̂ and θ̂ ± √(n + κ) S_j with the weights κ / (n + κ) and 1 / (2 (n + κ)). A pair of them says how
+    f changes along a column of S by its difference and how it bends by its mean; the variance is the sum of the
+    squares of both.
+
+    Args:
+      f: `theta -> []`.
+      theta: [n] mean.
+      S: [n, n] a root of the covariance.
+      kappa: κ, at least 0, so that no weight is negative.
+    """
+    squared = theta.size + kappa
+    reach = jnp.sqrt(jnp.asarray(squared, theta.dtype)) * S.T
+    centre, ahead, behind = f(theta), jax.vmap(f)(theta + reach), jax.vmap(f)(theta - reach)
+    middle = 0.5 * (ahead + behind)
+    mean = centre + jnp.sum(middle - centre) / squared
+    bend = (jnp.sum((middle - mean) ** 2) + kappa * (centre - mean) ** 2) / squared
+    return Moments(mean, 0.5 * (ahead - behind) / np.sqrt(squared), bend)
+
+
+def condition(S: jax.Array, slope: jax.Array, rest: jax.Array) -> jax.Array:
+    """The lower triangle whose square is S (I − d dᵀ / (dᵀd + ρ)) Sᵀ, in n² operations (Carlson).
+
+    I − d dᵀ / (dᵀd + ρ) has a Cholesky factor in closed form, made of sums of positive numbers: what is left stays
+    positive definite, however little it is.
+
+    Args:
+      S: [n, n] lower triangle.
+      slope: [n] d, the covariance of the observation with θ in the coordinates of S.
+      rest: ρ > 0, the part of the observation's variance that θ does not explain.
+    """
+    before = rest + jax.lax.cumsum(slope**2, reverse=True)
+    after = jnp.append(before[1:], rest)
+    beyond = jax.lax.cumsum(S * slope, axis=1, reverse=True)[:, 1:]
+    beyond = jnp.pad(beyond, ((0, 0), (0, 1)))  # Σ_k S_ik d_k over k > j
+    return S * jnp.sqrt(after / before) - beyond * (slope / jnp.sqrt(after * before))
+
+
+def _root_of_sum(S: jax.Array, variances: jax.Array) -> jax.Array:
+    """The lower triangle whose square is S Sᵀ + diag(variances), in n³ operations."""
+    R = jnp.linalg.qr(jnp.concatenate([S.T, jnp.diag(jnp.sqrt(variances))]), mode="r")
+    return (jnp.where(jnp.diagonal(R) < 0.0, -1.0, 1.0)[:, None] * R).T
+
+
+def predict(
+    f: Callable[[jax.Array, Any], jax.Array], belief: UnscentedBelief, xs: Any, kappa: float = 0.0
+) -> Prediction:
+    """What a belief says of f at some inputs, by the unscented transform.
+
+    Args:
+      f: `(theta, x) -> []`, a value for instance.
+      belief: the belief.
+      xs: B inputs, stacked along the first axis of each leaf.
+      kappa: κ of the transform.
+    """
+
+    def at(x: Any) -> Prediction:
+        mean, slope, bend = unscented(lambda theta: f(theta, x), belief.theta, belief.S, kappa)
+        return Prediction(mean, jnp.sum(slope**2) + bend)
+
+    return jax.vmap(at)(xs)
+
+
+class Observe(Protocol):
+    """The type of `UnscentedFilter.observe`."""
+
+    def __call__(
+        self,
+        belief: UnscentedBelief,
+        h: Callable[[jax.Array], jax.Array],
+        y: jax.Array,
+        follows: jax.Array | float = 0.0,
+        active: jax.Array | bool = True,
+    ) -> tuple[UnscentedBelief, Fit]:
+        """Learns from one observation.
+
+        Args:
+          belief: the posterior so far.
+          h: `theta -> []`, the observation function.
+          y: what was observed.
+          follows: the weight with which this observation's noise enters the next one; for coloured noise only.
+          active: a traced flag; where it is false the belief is returned unchanged, bit for bit.
+        """
+        ...
+
+
+class UnscentedFilter(NamedTuple):
+    """The filter, one observation at a time.
+
+    Attributes:
+      init: `theta -> belief`, before any observation.
+      observe: see `Observe`.
+      restart: `(belief, cut) -> belief`. Where `cut`, the next observation's noise has nothing of the last one's. It
+        matters with coloured noise only.
+    """
+
+    init: Callable[[jax.Array], UnscentedBelief]
+    observe: Observe
+    restart: Callable[[UnscentedBelief, jax.Array | bool], UnscentedBelief]
+
+
+def unscented_filter(
+    observation_noise: float = 1.0,
+    prior_covariance: float | np.ndarray = 1.0,
+    adaptive_noise: float = 0.0,
+    process_noise: float | np.ndarray = 0.0,
+    coloured: bool = False,
+    kappa: float = 0.0,
+) -> UnscentedFilter:
+    """The unscented Kalman filter.
+
+    Args:
+      observation_noise: Pₙ, the variance of an observation's noise. If it is coloured, the variance σ² of what the
+        noises of two observations share.
+      prior_covariance: P₀: a number or a vector (its diagonal) or a matrix.
+      adaptive_noise: η; P becomes (1 + η) P before an update.
+      process_noise: Pᵥ, added to P before an update: a number, or a vector [n] of variances. It makes an update cost
+        n³ operations instead of n².
+      coloured: the noise of observation i is uᵢ − w uᵢ₊₁ with independent u ~ N(0, σ²); w is its `follows`.
+      kappa: κ of the unscented transform, at least 0.
+    """
+    if not observation_noise > 0.0:
+        raise DeeprokError(f"observation_noise is {observation_noise:g}; it must be above 0")
+    for field, value in {"adaptive_noise": adaptive_noise, "process_noise": process_noise, "kappa": kappa}.items():
+        if not np.all(np.asarray(value) >= 0.0):
+            raise DeeprokError(f"{field} is {np.min(value):g}; it must be at least 0")
+    growth = float(np.sqrt(1.0 + adaptive_noise))
+
+    def fresh(theta: jax.Array) -> NoiseMemory:
+        zero, deviation = jnp.zeros((), theta.dtype), jnp.sqrt(jnp.asarray(observation_noise, theta.dtype))
+        return NoiseMemory(mean=zero, shared=jnp.zeros_like(theta), own=deviation)
+
+    def init(theta: jax.Array) -> UnscentedBelief:
+        prior = jnp.asarray(prior_covariance, theta.dtype)
+        S = jnp.linalg.cholesky(prior) if prior.ndim == 2 else jnp.diag(jnp.broadcast_to(jnp.sqrt(prior), theta.shape))
+        return UnscentedBelief(theta=theta, S=S, memory=fresh(theta) if coloured else None, updates=jnp.int32(0))
+
+    def evolve(root: jax.Array, n: int) -> jax.Array:
+        """The root of (θ, and the noise remembered if there is any) after a random step of θ."""
+        if adaptive_noise:
+            # θ takes in noise that the remembered number does not: what they share is a smaller part of both.
+            S, shared, own = root[:n, :n] * growth, root[n:, :n] / growth, root[n:, n:]
+            own = jnp.sqrt(own**2 + (growth**2 - 1.0) * jnp.sum(shared**2, axis=1, keepdims=True))
+            root = _stacked(S, shared, own)
+        if np.any(process_noise):
+            added = jnp.broadcast_to(jnp.asarray(process_noise, root.dtype), (n,))
+            root = _root_of_sum(root, jnp.pad(added, (0, len(root) - n)))
+        return root
+
+    def observe(
+        belief: UnscentedBelief,
+        h: Callable[[jax.Array], jax.Array],
+        y: jax.Array,
+        follows: jax.Array | float = 0.0,
+        active: jax.Array | bool = True,
+    ) -> tuple[UnscentedBelief, Fit]:
+        n, dtype = belief.theta.size, belief.theta.dtype
+        if belief.memory is None:
+            S = evolve(belief.S, n)
+            mean, slope, bend = unscented(h, belief.theta, S, kappa)
+            rest = bend + observation_noise
+        else:
+            last = belief.memory
+            grown = evolve(_stacked(belief.S, last.shared[None], last.own[None, None]), n)
+            S, shared, own = grown[:n, :n], grown[n, :n], grown[n, n]
+            # The two noises of a step are two more variables. The points along them leave θ where it is.
+            mean, slope, bend = unscented(h, belief.theta, S, kappa + 2.0)
+            mean, slope, rest = mean + last.mean, slope + shared, bend + own**2
+            # The next observation's noise is the last variable; where nothing follows it is a new one.
+            new = fresh(belief.theta)
+            slope = jnp.append(slope, -follows * new.own)
+            S = _stacked(S, new.shared[None], new.own[None, None])
+
+        innovation = y - mean
+        variance = jnp.sum(slope**2) + rest
+        step = S @ slope * (innovation / variance)
+        root = condition(S, slope, rest)
+        memory = None
+        if belief.memory is not None:
+            memory = NoiseMemory(mean=step[n], shared=root[n, :n], own=root[n, n])
+        moved = UnscentedBelief(
+            theta=belief.theta + step[:n], S=root[:n, :n], memory=memory, updates=belief.updates + 1
+        )
+        health = Health(
+            variance=jnp.where(active, variance, jnp.inf),
+            consistency=innovation**2 / variance,
+            gain=jnp.sum(slope[:n] ** 2) / variance,
+            capped=jnp.zeros((), dtype),
+            floored=jnp.zeros((), dtype),
+        )
+        return select(jnp.asarray(active), moved, belief), Fit(0.5 * innovation**2, health)
+
+    def restart(belief: UnscentedBelief, cut: jax.Array | bool) -> UnscentedBelief:
+        if belief.memory is None:
+            return belief
+        memory = select(jnp.asarray(cut), fresh(belief.theta), belief.memory)
+        return UnscentedBelief(theta=belief.theta, S=belief.S, memory=memory, updates=belief.updates)
+
+    return UnscentedFilter(init, observe, restart)
+
+
+def ukf(
+    observation_noise: float = 1.0,
+    prior_covariance: float | np.ndarray = 1.0,
+    adaptive_noise: float = 0.0,
+    process_noise: float | np.ndarray = 0.0,
+    kappa: float = 0.0,
+) -> Estimator:
+    """The unscented Kalman filter as an estimator; the observations of a mini-batch come one after another.
+
+    Args:
+      observation_noise: Pₙ, the variance of an observation's noise.
+      prior_covariance: P₀: a number or a vector (its diagonal) or a matrix.
+      adaptive_noise: η; P becomes (1 + η) P before an observation.
+      process_noise: Pᵥ, added to P before an observation: a number, or a vector [n] of variances.
+      kappa: κ of the unscented transform, at least 0.
+    """
+    kalman = unscented_filter(observation_noise, prior_covariance, adaptive_noise, process_noise, kappa=kappa)
+
+    def update(belief: Any, h: Observation, xs: Any, ys: jax.Array, active: jax.Array | bool = True) -> tuple[Any, Fit]:
+        def one(belief: UnscentedBelief, observation: tuple[Any, jax.Array]) -> tuple[UnscentedBelief, Fit]:
+            x, y = observation
+            return kalman.observe(belief, lambda theta: h(theta, x), y, active=active)
+
+        belief, fits = jax.lax.scan(one, belief, (xs, ys))
+        assert fits.health
+        health = Health(
+            variance=jnp.min(fits.health.variance),
+            consistency=jnp.mean(fits.health.consistency),
+            gain=jnp.mean(fits.health.gain),
+            capped=jnp.max(fits.health.capped),
+            floored=jnp.sum(fits.health.floored),
+        )
+        return belief, Fit(jnp.mean(fits.loss), health)
+
+    return Estimator(kalman.init, update, lambda belief: belief.theta, POSTERIOR)
+
+
+def _stacked(S: jax.Array, shared: jax.Array, own: jax.Array) -> jax.Array:
+    """The lower triangle [[S, 0], [shared, own]]."""
+    return jnp.block([[S, jnp.zeros_like(shared.T)], [shared, own]])
+
+
+def _sample(belief: UnscentedBelief, key: jax.Array) -> jax.Array:
+    return belief.theta + belief.S @ jax.random.normal(key, belief.theta.shape, belief.theta.dtype)
+
+
+def _definite(belief: UnscentedBelief) -> jax.Array:
+    finite = jnp.all(jnp.isfinite(belief.theta)) & jnp.all(jnp.isfinite(belief.S))
+    return finite & jnp.all(jnp.diagonal(belief.S) > 0.0)
+
+
+#: What can be asked of the filter's posterior.
+POSTERIOR = Posterior(
+    sample=_sample,
+    spread=lambda belief, H: jnp.sum((H @ belief.S) ** 2, axis=1),
+    variances=lambda belief: jnp.sum(belief.S**2, axis=1),
+    covariance=lambda belief: belief.S @ belief.S.T,
+    definite=_definite,
+)
