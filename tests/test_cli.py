@@ -8,6 +8,8 @@ import json
 import os
 import pickle
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +21,7 @@ import pytest
 import safetensors.numpy
 from rich.table import Table
 from test_evaluation import LEFT, write_run
+from test_jobs import at_step
 
 from deeprok import __version__
 from deeprok.cli import evaluate, options, streams, train
@@ -26,6 +29,7 @@ from deeprok.cli import main as cli
 from deeprok.cli.main import main
 from deeprok.core.console import WordConsole
 from deeprok.core.errors import DeeprokError
+from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import ALGORITHMS, FORMAT, Config, GradientConfig, KalmanConfig, make_config
 
@@ -732,3 +736,44 @@ def test_interrupted(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(evaluate, "evaluate", stop)
     assert main(["evaluate", str(finished)]) == 130
+
+
+@pytest.mark.parametrize(("steps", "episodes", "said"), [(0, 0, "nothing was trained yet"), (40, 1, "all is saved")])
+def test_interrupted_training_says_what_is_saved(
+    steps: int, episodes: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = at_step(tmp_path / "run", make_config("dqn", episodes=5), steps, episodes)
+    with pytest.raises(KeyboardInterrupt):
+        train._train_runs(run, [run], 1, interrupt)
+    assert f"stopped; {said}, go on with: deeprok train --resume {run}" in capsys.readouterr().err
+
+
+def test_interrupted_with_the_last_chunk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = at_step(tmp_path / "run", make_config("dqn", episodes=5), 40, 1)
+
+    def finish(*_: Any) -> None:
+        counters = {"steps": np.int32(60), "episodes": np.int32(5)}
+        checkpoint.save(run / runs.CHECKPOINT, {"run": counters})
+        raise KeyboardInterrupt
+
+    train._train_runs(run, [run], 1, finish)
+    captured = capsys.readouterr()
+    assert "stopped" not in captured.err
+    assert f"deeprok evaluate {run}" in captured.out
+
+
+def interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_interrupted_while_it_imports(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys, threading\n"
+        "threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()\n"
+        "from deeprok.cli.main import program\n"
+        f"sys.argv[1:] = ['train', 'dqn', '--out', '{tmp_path / 'out'}']\n"
+        "sys.exit(program())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")
+    assert list(tmp_path.iterdir()) == []

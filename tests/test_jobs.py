@@ -290,6 +290,8 @@ def test_start_that_was_killed_does_not_block_the_next(tmp_path: Path, seeds: li
     folders = jobs.create(other, tmp_path / "out", seeds)
     assert [runs.read_config(folder).discount for folder in folders] == [0.5] * len(folders)
     (first / runs.METRICS).write_text("")
+    with runs.hold([first]), pytest.raises(DeeprokError, match=f"in use by process {os.getpid()}"):
+        jobs.create(CONFIG, tmp_path / "out", seeds)
     with pytest.raises(DeeprokError, match="already exists and is not empty"):
         jobs.create(CONFIG, tmp_path / "out", seeds)
     assert runs.read_config(first) == other

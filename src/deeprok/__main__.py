@@ -2,6 +2,6 @@
 
 import sys
 
-from deeprok.cli.main import main
+from deeprok.cli.main import program
 
-sys.exit(main())
+sys.exit(program())

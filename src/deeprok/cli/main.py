@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -42,6 +45,26 @@ def _help() -> None:
         streams.out.print(f"  {line}", highlight=False)
 
 
+@contextlib.contextmanager
+def _interrupted_at_once() -> Iterator[None]:
+    """Within it Ctrl-C ends the process: nothing has begun, and an import could swallow an exception."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def program() -> int:
+    """The command line as a process of its own."""
+    code = main()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done: one more Ctrl-C must not change the exit code
+    return code
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -55,9 +78,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         elif words[0] not in COMMANDS:
             raise unknown("command", words[0], COMMANDS)
         else:
-            from deeprok.cli.options import mistakes
+            with _interrupted_at_once():
+                from deeprok.cli.options import mistakes
 
-            command: Any = import_module(f"deeprok.cli.{words[0]}")
+                command: Any = import_module(f"deeprok.cli.{words[0]}")
             with mistakes(words[1:], command.options):
                 command.run(words[1:])
     except DeeprokError as error:

@@ -104,7 +104,11 @@ def _train_runs(name: Path, folders: Sequence[Path], count: int | None, train: C
     jobs.check_count(count)
     configs = {folder: runs.read_config(folder) for folder in folders}
     done = {folder: progress_of(folder)[1] for folder in folders}
-    if all(done[folder] >= config.episodes for folder, config in configs.items()):
+
+    def finished() -> bool:
+        return all(progress_of(folder)[1] >= config.episodes for folder, config in configs.items())
+
+    if finished():
         streams.err.print(f"{name} is finished: nothing to do", highlight=False, markup=False)
     else:
         for warning in {config.warning() for config in configs.values()} - {None}:
@@ -113,13 +117,13 @@ def _train_runs(name: Path, folders: Sequence[Path], count: int | None, train: C
             with training_line(streams.err, configs, done) as report:
                 train(folders, count, report, on_interrupt)
         except KeyboardInterrupt:
-            streams.err.print(
-                f"stopped; all is saved, go on with: deeprok train --resume {name}",
-                highlight=False,
-                markup=False,
-                soft_wrap=True,
-            )
-            raise
+            if not finished():  # it may have come with the last chunk
+                said = (
+                    "all is saved" if any(progress_of(folder)[0] for folder in folders) else "nothing was trained yet"
+                )
+                sentence = f"stopped; {said}, go on with: deeprok train --resume {name}"
+                streams.err.print(sentence, highlight=False, markup=False, soft_wrap=True)
+                raise
     table = Table("run", "episodes", "steps", "last return", "best trial", box=None, header_style="bold")
     for folder in folders:
         lines = runs.read_metrics(folder)

@@ -231,6 +231,8 @@ def _refuse_full(folder: Path) -> None:
             with hold(starts):
                 discard_unstarted(starts)
             return
+        with hold([path for path in (folder, *folder.glob("seed-*")) if (path / LOCK).exists()]):
+            pass  # refused, if it is in use
     except OSError as error:
         raise DeeprokError(f"can't make the folder {folder}: {error.strerror}") from error
     raise DeeprokError(
