@@ -14,8 +14,8 @@ import pytest
 from deeprok.agents.network import QNetwork
 from deeprok.agents.q_learning import Agent, AgentState, Draw, make_agent, make_estimator
 from deeprok.environments.base import Transition
-from deeprok.estimators import Fit
-from deeprok.runs.settings import ALGORITHMS, Config, GradientConfig, make_config
+from deeprok.estimators import Fit, GradientConfig
+from deeprok.runs.settings import ALGORITHMS, Config, make_config
 
 OBS = jnp.array([0.1, -0.2, 0.05, 0.3])
 ON, OFF = jnp.array(True), jnp.array(False)

@@ -29,9 +29,10 @@ from deeprok.cli import main as cli
 from deeprok.cli.main import main
 from deeprok.core.console import WordConsole
 from deeprok.core.errors import DeeprokError
+from deeprok.estimators import GradientConfig, KalmanConfig
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
-from deeprok.runs.settings import ALGORITHMS, FORMAT, Config, GradientConfig, KalmanConfig, make_config
+from deeprok.runs.settings import ALGORITHMS, FORMAT, Config, make_config
 
 SMALL = [
     *("--hidden", "4", "--episodes", "5", "--horizon", "30", "--models", "2", "--batch-size", "3"),

@@ -7,23 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from deeprok.agents.policy.settings import PolicyConfig
 from deeprok.core.errors import DeeprokError
-from deeprok.runs.settings import (
-    ALGORITHMS,
-    ESTIMATOR_KINDS,
-    FORMAT,
-    PRESETS,
-    BackpropConfig,
-    Config,
-    GradientConfig,
-    KalmanConfig,
-    LangevinConfig,
-    PolicyConfig,
-    UnscentedConfig,
-    _numbers,
-    from_json,
-    make_config,
-)
+from deeprok.estimators import BackpropConfig, GradientConfig, KalmanConfig, LangevinConfig, UnscentedConfig
+from deeprok.runs.settings import ALGORITHMS, FORMAT, PARTS, PRESETS, Config, from_json, make_config
 
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 
@@ -77,7 +64,7 @@ def test_tuned_shares_all_but_the_estimators() -> None:
     sizes = {a: tuple(c[name] for name in sorted(replay)) for a, c in zip(learners, configs, strict=True)}
     online = {"ktd_q", "ktd_rtd"}
     assert all(size == ((1, (20,), 1) if a in online else (10, (20, 20), 150_000)) for a, size in sizes.items())
-    for kind in ESTIMATOR_KINDS:
+    for kind in PARTS:
         of_kind = [c["estimator"] for c, a in zip(configs, learners.values(), strict=True) if a.estimator == kind]
         if kind == "unscented":  # the robust twin has a noise of its own
             assert [estimator.pop("observation_noise") for estimator in of_kind] == [0.01, 0.1]
@@ -190,8 +177,8 @@ NUMBERS: dict[str, list[Any]] = {
 }
 
 #: An algorithm for each record of settings, whose fields that are numbers follow.
-RECORDS: dict[str, Any] = {next(a for a, row in ALGORITHMS.items() if row.estimator == kind): record
-                           for kind, record in ESTIMATOR_KINDS.items()}  # fmt: skip
+RECORDS: dict[str, Any] = {next(a for a, row in ALGORITHMS.items() if row.estimator == kind): part.settings
+                           for kind, part in PARTS.items()}  # fmt: skip
 FIELDS = [("deep_rok", f.name) for f in dataclasses.fields(Config) if type(f.default) in (int, float)]
 FIELDS += [
     (algorithm, f.name)
@@ -210,7 +197,7 @@ def test_bad_numbers_are_named(algorithm: str, field: str, value: Any) -> None:
 
 @pytest.mark.parametrize("value", [NAN, INF, -INF, 1e39, -1e39, 10**39, 10**400, 2**40 + 0.5, "1", True, [1.0], {}])
 def test_no_number_of_any_record_is_without_bounds(value: Any) -> None:
-    assert set(RECORDS.values()) == set(ESTIMATOR_KINDS.values())
+    assert set(RECORDS.values()) == {part.settings for part in PARTS.values()}
     for algorithm, field in FIELDS:
         if value == 2**40 + 0.5 and type(getattr(Config, field, None)) is not int:
             continue  # a large number, but no count
@@ -263,7 +250,7 @@ def test_memory_is_counted_by_blocks(covariance: str) -> None:
     blocks = {"full": (slice(0, network.num_weights),), "layer": network.slices, "neuron": network.neurons}[covariance]
     squares = sum(len(range(network.num_weights)[block]) ** 2 for block in blocks)
     settings = KalmanConfig(covariance=covariance)  # type: ignore[arg-type]
-    assert _numbers(settings, network) == squares + 4 * network.num_weights
+    assert PARTS["kalman"].memory(settings, network).numbers == squares + 4 * network.num_weights
 
 
 @pytest.mark.parametrize(

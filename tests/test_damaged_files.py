@@ -29,10 +29,11 @@ from deeprok.agents.network import QNetwork
 from deeprok.cli.main import main
 from deeprok.core.errors import DeeprokError
 from deeprok.environments import cartpole
+from deeprok.estimators.variances import read_variances
 from deeprok.evaluation.export import json_q_values, read_policy, to_json
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
-from deeprok.runs.settings import make_config, read_variances
+from deeprok.runs.settings import make_config
 from deeprok.tabular import read_csv
 from deeprok.training.scan import make_program
 from studies.exam import CONDITIONS, Exam, read_scores

@@ -16,6 +16,7 @@ import safetensors.numpy
 from comparisons import assert_equal_to_rounding, bits
 
 from deeprok.agents.policy.gradient import trajectory_weights
+from deeprok.agents.policy.settings import PolicyConfig
 from deeprok.core.errors import DeeprokError
 from deeprok.core.pytree import record
 from deeprok.environments import WORLDS, Interval, World
@@ -23,7 +24,7 @@ from deeprok.environments.base import Outcome, quantity
 from deeprok.evaluation.export import export_policy, json_q_values
 from deeprok.evaluation.grid import cell_player, evaluate, network_policy
 from deeprok.runs import folder as runs
-from deeprok.runs.settings import PolicyConfig, make_config
+from deeprok.runs.settings import make_config
 from deeprok.training.loop import train_together
 
 SMALL: dict[str, Any] = dict(

@@ -37,7 +37,7 @@ from deeprok.core.errors import DeeprokError
 from deeprok.estimators import Fit, Keeper
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
-from deeprok.runs.settings import ALGORITHMS, ESTIMATOR_KINDS, NOT_FOR_POLICIES, Config, check, make_config
+from deeprok.runs.settings import ALGORITHMS, NOT_FOR_POLICIES, PARTS, Config, check, make_config
 from deeprok.training import loop as trainer
 from deeprok.training.scan import Log, Program, RunState, make_program
 
@@ -248,7 +248,7 @@ REFUSED: list[Exempt] = [
 
 def settings_of(algorithm: str) -> list[str]:
     """The names of all settings: those of `Config`, its estimator's among them."""
-    own = [f.name for f in dataclasses.fields(ESTIMATOR_KINDS[ALGORITHMS[algorithm].estimator])]
+    own = [f.name for f in dataclasses.fields(PARTS[ALGORITHMS[algorithm].estimator].settings)]
     return [f.name for f in dataclasses.fields(Config) if f.name != "estimator"] + own
 
 
@@ -460,9 +460,9 @@ def earlier_run(algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_tables_name_every_setting_and_no_other() -> None:
     shared = {f.name for f in dataclasses.fields(Config)} - {"estimator", "algorithm"}
     assert set(CHANGES) == shared
-    assert set(OWN_CHANGES) == set(BASES) == set(ESTIMATOR_KINDS)
-    for kind, record in ESTIMATOR_KINDS.items():
-        own = {f.name for f in dataclasses.fields(record)}
+    assert set(OWN_CHANGES) == set(BASES) == set(PARTS)
+    for kind, part in PARTS.items():
+        own = {f.name for f in dataclasses.fields(part.settings)}
         assert own <= set(OWN_CHANGES[kind]) <= own | shared
     assert set(SHOWS) <= shared.union(*OWN_CHANGES.values())
     for entry in UNREAD + REFUSED:

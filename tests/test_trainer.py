@@ -491,8 +491,8 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
     "undefined variance": (dict(variance=np.nan), "innovation variance was not positive (nan)"),
     "weights": (dict(theta=np.nan), "infinite or not a number"),
     "infinite weights": (dict(theta=np.inf), "infinite or not a number"),
-    "covariance": (dict(P=indefinite), "stopped being positive definite"),
-    "undefined covariance": (dict(P=lambda n: np.full((n, n), np.nan)), "stopped being positive definite"),
+    "covariance": (dict(P=indefinite), "stopped being a distribution"),
+    "undefined covariance": (dict(P=lambda n: np.full((n, n), np.nan)), "stopped being a distribution"),
 }
 
 

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deeprok.core.errors import DeeprokError
+    from deeprok.estimators import GradientConfig, KalmanConfig
     from deeprok.evaluation.grid import Evaluation, evaluate
-    from deeprok.runs.settings import ALGORITHMS, Config, GradientConfig, KalmanConfig, make_config
+    from deeprok.runs.settings import ALGORITHMS, Config, make_config
     from deeprok.training.jobs import resume, train
 
 __all__ = [
@@ -28,8 +29,8 @@ _MODULES = {
     "Config": "runs.settings",
     "DeeprokError": "core.errors",
     "Evaluation": "evaluation.grid",
-    "GradientConfig": "runs.settings",
-    "KalmanConfig": "runs.settings",
+    "GradientConfig": "estimators",
+    "KalmanConfig": "estimators",
     "evaluate": "evaluation.grid",
     "make_config": "runs.settings",
     "resume": "training.jobs",

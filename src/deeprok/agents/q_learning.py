@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import optax
 
 from deeprok.agents import replay, targets
 from deeprok.agents.exploration import epsilon_greedy, linear_epsilon
@@ -22,21 +20,9 @@ from deeprok.estimators import (
     Estimator,
     Fit,
     Observation,
-    bayes_by_backprop,
-    block,
-    diagonal,
-    ekf,
-    full,
-    gaussian_prior,
-    gradient,
-    low_rank,
-    mixture_prior,
     predict,
-    psgld,
-    ukf,
 )
-from deeprok.estimators.covariance import Structure
-from deeprok.runs.settings import BackpropConfig, Config, GradientConfig, KalmanConfig, LangevinConfig, UnscentedConfig
+from deeprok.runs.settings import Config
 from deeprok.uncertainty import SETS
 
 
@@ -98,100 +84,8 @@ class Agent(NamedTuple):
 
 def make_estimator(config: Config, network: QNetwork) -> Estimator:
     """The estimator that the settings describe, for a network's weights."""
-    settings = config.estimator
-    if isinstance(settings, GradientConfig):
-        return gradient(settings.optimizer, settings.learning_rate)
-    if isinstance(settings, BackpropConfig):
-        return _make_backprop(config, settings)
-    if isinstance(settings, LangevinConfig):
-        return _make_langevin(config, settings)
-    if isinstance(settings, UnscentedConfig):
-        return _make_unscented(settings)
-    assert isinstance(settings, KalmanConfig)
-    # The paper's objective averages over the batch, which leaves each observation B times the noise.
-    copies = config.batch_size if settings.batching == "joint" else 1
-    structures: dict[str, Structure] = {
-        "full": full,
-        "layer": block(*network.slices),
-        "neuron": block(*network.neurons),
-        "diagonal": diagonal,
-        "low_rank": low_rank(settings.rank),
-    }
-    return ekf(
-        observation_noise=_schedule(
-            settings, copies * settings.observation_noise, settings.observation_noise_end, copies
-        ),
-        process_noise=_schedule(settings, np.asarray(settings.process_noise), settings.process_noise_end),
-        prior_covariance=np.asarray(settings.prior_covariance),
-        batching=settings.batching,
-        learning_rate=settings.learning_rate,
-        covariance=structures[settings.covariance],
-        fading=settings.fading,
-        variance_cap=settings.variance_cap,
-        adapt_noise=settings.adapt_noise,
-        iterations=settings.iterations,
-    )
-
-
-def _remembered(config: Config) -> Callable[[Any], jax.Array]:
-    """How many transitions the replay holds after so many updates: the data that a mini-batch stands for."""
-    capacity = min(config.replay_size, config.episodes * config.horizon)
-    return lambda updates: jnp.minimum(config.warm_up + config.train_every * (updates + 1.0), capacity)
-
-
-def _make_backprop(config: Config, settings: BackpropConfig) -> Estimator:
-    remembered = _remembered(config)
-    if settings.weight_prior == "mixture":
-        prior = mixture_prior(settings.wide_share, settings.prior_variance, settings.narrow_variance)
-    else:
-        prior = gaussian_prior(settings.prior_variance)
-    return bayes_by_backprop(
-        observation_noise=settings.observation_noise,
-        learning_rate=settings.learning_rate,
-        initial_deviation=settings.initial_deviation,
-        prior=prior,
-        samples=settings.samples,
-        batches=lambda updates: jnp.maximum(remembered(updates) / config.batch_size, 1.0),
-    )
-
-
-def _make_langevin(config: Config, settings: LangevinConfig) -> Estimator:
-    remembered = _remembered(config)
-    # ε = 2α/N moves weights as RMSprop with the rate α does, however many transitions there are.
-    start = 2.0 * settings.learning_rate * settings.decay_updates**settings.decay
-    return psgld(
-        observation_noise=settings.observation_noise,
-        step=lambda updates: start / remembered(updates),
-        delay=settings.decay_updates,
-        decay=settings.decay,
-        data_size=remembered,
-        prior_variance=settings.prior_variance,
-        smoothing=settings.smoothing,
-        damping=settings.damping,
-        burn_in=settings.burn_in,
-        thinning=settings.thinning,
-        members=settings.members,
-        gamma_term=settings.gamma_term,
-        frozen=settings.frozen,
-    )
-
-
-def _make_unscented(settings: UnscentedConfig) -> Estimator:
-    return ukf(
-        observation_noise=settings.observation_noise,
-        prior_covariance=np.asarray(settings.prior_covariance),
-        adaptive_noise=settings.adaptive_noise,
-        process_noise=settings.process_noise,
-        kappa=settings.kappa,
-    )
-
-
-def _schedule(settings: KalmanConfig, start: Any, end: float | None, copies: int = 1) -> Any:
-    """A noise that goes in equal factors from start to end, or stays."""
-    if end is None:
-        return start
-    factor = float(copies * end / start)
-    return optax.exponential_decay(float(start), settings.noise_updates, factor, end_value=float(copies * end))
+    assert config.part.make
+    return config.part.make(config.estimator, config.context(network))
 
 
 # The filter's gain is followed over some hundred updates.

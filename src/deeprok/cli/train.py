@@ -20,7 +20,7 @@ from deeprok.cli import algorithms, streams
 from deeprok.cli.options import JOBS, PATH, option_names
 from deeprok.core.errors import DeeprokError, unknown
 from deeprok.runs import folder as runs
-from deeprok.runs.settings import ALGORITHMS, ESTIMATOR_KINDS, Config, make_config
+from deeprok.runs.settings import ALGORITHMS, PARTS, Config, make_config
 from deeprok.training import jobs
 from deeprok.training.loop import progress_of
 from deeprok.training.progress import training_line
@@ -86,7 +86,7 @@ def _parse_train(algorithm: str, words: Sequence[str]) -> Train:
             chosen[name.removeprefix("--")] = value if equals else following
     base = make_config(algorithm, **chosen)
     own = {field.name for field in dataclasses.fields(base.estimator)}
-    others = {field.name for kind in ESTIMATOR_KINDS.values() for field in dataclasses.fields(kind)} - own
+    others = {field.name for part in PARTS.values() for field in dataclasses.fields(part.settings)} - own
     for word in words:
         if word.partition("=")[0].removeprefix("--").replace("-", "_") in others and word.startswith("--"):
             raise DeeprokError(f"{word} is not a setting of {algorithm}, whose estimator is {base.row.estimator}")
@@ -178,4 +178,4 @@ def _train_help() -> None:
 
 def options() -> set[str]:
     """The names of its options."""
-    return option_names(Train, Resume, Config, *ESTIMATOR_KINDS.values())
+    return option_names(Train, Resume, Config, *(part.settings for part in PARTS.values()))

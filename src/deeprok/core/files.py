@@ -85,6 +85,11 @@ def as_numbers(value: Any) -> np.ndarray | None:
     return array if array.dtype.kind in "iuf" else None
 
 
+def as_tuples(value: Any, depth: int = 2) -> Any:
+    """Lists from JSON as tuples, down to those of a matrix's rows."""
+    return tuple(as_tuples(v, depth - 1) for v in value) if isinstance(value, list) and depth else value
+
+
 def has_shapes(value: Any, shapes: Any) -> bool:
     """Whether JSON is what a description says: objects with these keys and finite numbers of these shapes.
 

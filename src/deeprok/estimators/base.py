@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+
+from deeprok.core.fields import Precision
 
 #: An unbatched observation function, `(theta, x) -> scalar`; `x` is any pytree.
 Observation = Callable[[jax.Array, Any], jax.Array]
@@ -133,3 +135,103 @@ def stack_outputs(
     repeated = jax.tree.map(lambda leaf: jnp.repeat(leaf, outputs, axis=0), xs)
     index = jnp.tile(jnp.arange(outputs), ys.shape[0])
     return lambda theta, pair: f(theta, pair[0])[pair[1]], (repeated, index), ys.reshape(-1)
+
+
+# --- how a run finds an estimator ----------------------------------------------------------------------
+
+
+class Weights(Protocol):
+    """What an estimator may know of the network whose weights it estimates."""
+
+    @property
+    def num_weights(self) -> int:
+        """n, the length of θ."""
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """Where each layer's weights lie in θ."""
+
+    @property
+    def neurons(self) -> tuple[slice, ...]:
+        """Where each unit's weights lie in θ."""
+
+
+class Context(NamedTuple):
+    """What an estimator may know of the run that it is made for."""
+
+    network: Weights
+    batch_size: int
+    updates: int  # in the whole run
+    data_size: Schedule  # transitions that the replay holds after so many updates
+
+
+class Memory(NamedTuple):
+    """What a belief takes."""
+
+    numbers: int
+    what: str  # as a sentence names it
+    instead: str  # what to change if it is too much
+
+
+def _nothing(*_: Any) -> None:
+    return None
+
+
+def _no_metrics(*_: Any) -> dict[str, float]:
+    return {}
+
+
+class Part(NamedTuple):
+    """An estimator as the settings of a run name it: all that the rest of the package knows of it.
+
+    Attributes:
+      settings: a dataclass whose fields' types are those of `deeprok.core.fields`.
+      make: `(settings, Context) -> Estimator`; None where weights are not learned from targets.
+      presets: preset -> its settings.
+      posterior: whether the belief is more than a point.
+      vmap_seeds: `settings -> bool`, whether several seeds share a compiled program: small states leave a core idle,
+        a covariance fills its cache by itself.
+      memory: `(settings, network) -> Memory`.
+      remedy: `settings -> str`, what to change when a run breaks down.
+      check: `(settings, network, precision) -> None`; raises where settings don't fit each other or the network.
+      warning: `(settings, Context) -> str | None`, what a user should know before training in single precision.
+      metrics: `(settings, belief) -> dict`, numbers for a line of metrics.
+      online: whether each transition is learned from once, when it happens.
+    """
+
+    settings: type[Any]
+    make: Callable[[Any, Context], Estimator] | None
+    presets: Mapping[str, Any]
+    posterior: bool
+    vmap_seeds: Callable[[Any], bool]
+    memory: Callable[[Any, Weights], Memory]
+    remedy: Callable[[Any], str]
+    check: Callable[[Any, Weights, Precision], None] = _nothing
+    warning: Callable[[Any, Context], str | None] = _nothing
+    metrics: Callable[[Any, Any], dict[str, float]] = _no_metrics
+    online: bool = False
+
+
+#: Numbers stored for each weight, whatever the estimator: the weights, those of the target network, and two moments of
+#: a gradient or as much.
+NUMBERS_A_WEIGHT = 4
+
+
+def memory_of_vectors(count: Callable[[Any], int]) -> Callable[[Any, Weights], Memory]:
+    """The memory of an estimator that stores some vectors as long as the weights, beside what all of them do."""
+
+    def memory(settings: Any, network: Weights) -> Memory:
+        n = network.num_weights
+        return Memory((NUMBERS_A_WEIGHT + count(settings)) * n, "the belief over", "use fewer hidden units")
+
+    return memory
+
+
+def lower_rate(settings: Any) -> str:
+    """The remedy where a step size may be too large."""
+    return f"lower --learning-rate (now {settings.learning_rate:g})"
+
+
+def raise_noise(settings: Any) -> str:
+    """The remedy where a filter may trust its observations too much."""
+    return f"raise --observation-noise (now {settings.observation_noise:g}) or --process-noise"

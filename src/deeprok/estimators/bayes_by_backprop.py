@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import jax
@@ -15,8 +16,21 @@ import jax.numpy as jnp
 import optax
 
 from deeprok.core.errors import DeeprokError, unknown
+from deeprok.core.fields import Count, InnerFraction, Positive, Precision
 from deeprok.core.pytree import record, select
-from deeprok.estimators.base import Estimator, Fit, Health, Observation, Posterior, Schedule
+from deeprok.estimators.base import (
+    Context,
+    Estimator,
+    Fit,
+    Health,
+    Observation,
+    Part,
+    Posterior,
+    Schedule,
+    Weights,
+    lower_rate,
+    memory_of_vectors,
+)
 from deeprok.estimators.randomness import key_at, stream_of
 
 #: A prior of independent weights: `w -> log density` of each, for any shape.
@@ -217,3 +231,63 @@ def bayes_by_backprop(
 
     posterior = Posterior(sample, spread, variances, lambda belief: jnp.diag(variances(belief)), definite)
     return Estimator(init, update, lambda belief: belief.theta, posterior)
+
+
+# --- as the settings of a run name it --------------------------------------------------------------------
+
+WeightPrior = Literal["gaussian", "mixture"]
+
+
+@dataclass(frozen=True)
+class BackpropConfig:
+    """A normal distribution of independent weights, by Bayes by Backprop."""
+
+    observation_noise: Positive = 0.1
+    """R, the variance of a label's noise."""
+    learning_rate: Positive = 1e-3
+    """Adam's step size, for means and deviations."""
+    initial_deviation: Positive = 0.05
+    """Deviation of every weight before any label."""
+    weight_prior: WeightPrior = "gaussian"
+    """N(0, prior_variance) for every weight, or its mixture with a narrow one, N(0, narrow_variance)."""
+    prior_variance: Positive = 1.0
+    """Variance of the prior; of its wide part, if it is a mixture."""
+    narrow_variance: Positive = 0.0025
+    """Variance of the mixture's narrow part."""
+    wide_share: InnerFraction = 0.5
+    """Probability of the mixture's wide part."""
+    samples: Count = 1
+    """Draws of the weights in an update."""
+
+
+def _make(settings: BackpropConfig, context: Context) -> Estimator:
+    if settings.weight_prior == "mixture":
+        prior = mixture_prior(settings.wide_share, settings.prior_variance, settings.narrow_variance)
+    else:
+        prior = gaussian_prior(settings.prior_variance)
+    return bayes_by_backprop(
+        observation_noise=settings.observation_noise,
+        learning_rate=settings.learning_rate,
+        initial_deviation=settings.initial_deviation,
+        prior=prior,
+        samples=settings.samples,
+        batches=lambda updates: jnp.maximum(context.data_size(updates) / context.batch_size, 1.0),
+    )
+
+
+def _check(settings: BackpropConfig, network: Weights, precision: Precision) -> None:
+    narrow, wide = settings.narrow_variance, settings.prior_variance
+    if settings.weight_prior == "mixture" and narrow >= wide:
+        raise DeeprokError(f"narrow_variance is {narrow:g}; it must be below prior_variance, which is {wide:g}")
+
+
+PART = Part(
+    settings=BackpropConfig,
+    make=_make,
+    presets={"paper": BackpropConfig(), "tuned": BackpropConfig(learning_rate=1e-4)},
+    posterior=True,
+    vmap_seeds=lambda settings: True,
+    memory=memory_of_vectors(lambda settings: 0),
+    remedy=lower_rate,
+    check=_check,
+)

@@ -6,17 +6,18 @@ Plain SGD is line 7 of Algorithm 1 (RTD-DQN) of the Deep-RoK paper as it is writ
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from deeprok.core.fields import Positive
 from deeprok.core.pytree import record, select
-from deeprok.estimators.base import Estimator, Fit, Observation
+from deeprok.estimators.base import Estimator, Fit, Observation, Part, lower_rate, memory_of_vectors
 
 Optimizer = Literal["adam", "sgd"]
-OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
 
 
 @record
@@ -51,3 +52,24 @@ def gradient(optimizer: Optimizer = "adam", learning_rate: float = 1e-3) -> Esti
         return select(jnp.asarray(active), moved, belief), Fit(value, None)
 
     return Estimator(init, update, lambda b: b.theta, posterior=None)
+
+
+@dataclass(frozen=True)
+class GradientConfig:
+    """A point estimate of the weights, by gradient descent."""
+
+    learning_rate: Positive = 1e-3
+    """Step size α."""
+    optimizer: Optimizer = "adam"
+    """Adam, or plain SGD as Algorithm 1 of the paper is written."""
+
+
+PART = Part(
+    settings=GradientConfig,
+    make=lambda settings, context: gradient(settings.optimizer, settings.learning_rate),
+    presets={"paper": GradientConfig(), "tuned": GradientConfig(learning_rate=1e-4)},
+    posterior=False,
+    vmap_seeds=lambda settings: True,
+    memory=memory_of_vectors(lambda settings: 0),
+    remedy=lower_rate,
+)

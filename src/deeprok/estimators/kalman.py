@@ -11,16 +11,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from deeprok.core.errors import DeeprokError
+from deeprok.core.fields import CheckedElsewhere, Count, Fraction, Natural, Positive, Precision, Probability
 from deeprok.core.pytree import record
-from deeprok.estimators.base import Estimator, Fit, Health, Observation, Posterior, Schedule
-from deeprok.estimators.covariance import Correction, Covariance, Evolution, Structure, full, over_columns, whiten
+from deeprok.estimators import variances
+from deeprok.estimators.base import (
+    NUMBERS_A_WEIGHT,
+    Context,
+    Estimator,
+    Fit,
+    Health,
+    Memory,
+    Observation,
+    Part,
+    Posterior,
+    Schedule,
+    Weights,
+    raise_noise,
+)
+from deeprok.estimators.covariance import (
+    Correction,
+    Covariance,
+    Evolution,
+    Structure,
+    block,
+    diagonal,
+    full,
+    low_rank,
+    over_columns,
+    whiten,
+)
+from deeprok.estimators.variances import Variances
 
 Batching = Literal["averaged", "joint"]
 BATCHINGS: tuple[str, ...] = get_args(Batching)
@@ -312,3 +341,153 @@ def ekf(
 
 def _with_noise(belief: GaussianBelief, noise: jax.Array) -> GaussianBelief:
     return GaussianBelief(theta=belief.theta, P=belief.P, observation_noise=noise, updates=belief.updates)
+
+
+# --- as the settings of a run name it --------------------------------------------------------------------
+
+CovarianceKind = Literal["full", "layer", "neuron", "diagonal", "low_rank"]
+_BY_WEIGHTS = CheckedElsewhere("the number of weights")
+
+
+@dataclass(frozen=True)
+class KalmanConfig:
+    """A normal distribution over the weights, by the extended Kalman filter."""
+
+    observation_noise: Positive = 1e-3
+    """Pₙ, the variance of a label's noise; the joint update uses R = B·Pₙ for each observation."""
+    process_noise: Annotated[Variances, variances.option("process_noise"), _BY_WEIGHTS] = 0.01
+    """Pᵥ, what P grows by before an update: a number for every weight's variance, or a file with a vector or matrix."""
+    prior_covariance: Annotated[Variances, variances.option("prior_covariance"), _BY_WEIGHTS] = 1.0
+    """P₀: a number, or a .json or .npy file with a vector (its diagonal) or a full matrix."""
+    batching: Batching = "averaged"
+    """A mini-batch's gains averaged as the paper writes it, or its joint update."""
+    learning_rate: Positive = 1.0
+    """Step size α, multiplies the step of the mean; 1 is the filter."""
+    covariance: CovarianceKind = "full"
+    """How P is kept: whole, in blocks by layer or by neuron, its diagonal, or a diagonal and --rank directions."""
+    rank: Count = 10
+    """Directions that low_rank keeps."""
+    fading: Fraction = 0.0
+    """η of a fading memory: P becomes P/(1 − η) before an update."""
+    variance_cap: Positive | None = None
+    """Above it no weight's variance grows, neither by noise nor by fading."""
+    noise_updates: Natural = 0
+    """Updates over which the noises go, in equal factors, to their ends; 0 keeps them as they are."""
+    observation_noise_end: Positive | None = None
+    """Where Pₙ goes."""
+    process_noise_end: Positive | None = None
+    """Where Pᵥ goes, if it is a number."""
+    adapt_noise: Probability = 0.0
+    """Rate at which Pₙ follows the squared residuals; 0 keeps it as given."""
+    iterations: Count = 1
+    """Linearisations of an update, each at the result of the last."""
+
+
+def _make(settings: KalmanConfig, context: Context) -> Estimator:
+    # The paper's objective averages over the batch, which leaves each observation B times the noise.
+    copies = context.batch_size if settings.batching == "joint" else 1
+    structures: dict[str, Structure] = {
+        "full": full,
+        "layer": block(*context.network.slices),
+        "neuron": block(*context.network.neurons),
+        "diagonal": diagonal,
+        "low_rank": low_rank(settings.rank),
+    }
+    return ekf(
+        observation_noise=_schedule(
+            settings, copies * settings.observation_noise, settings.observation_noise_end, copies
+        ),
+        process_noise=_schedule(settings, np.asarray(settings.process_noise), settings.process_noise_end),
+        prior_covariance=np.asarray(settings.prior_covariance),
+        batching=settings.batching,
+        learning_rate=settings.learning_rate,
+        covariance=structures[settings.covariance],
+        fading=settings.fading,
+        variance_cap=settings.variance_cap,
+        adapt_noise=settings.adapt_noise,
+        iterations=settings.iterations,
+    )
+
+
+def _schedule(settings: KalmanConfig, start: Any, end: float | None, copies: int = 1) -> Any:
+    """A noise that goes in equal factors from start to end, or stays."""
+    if end is None:
+        return start
+    factor = float(copies * end / start)
+    return optax.exponential_decay(float(start), settings.noise_updates, factor, end_value=float(copies * end))
+
+
+def _memory(settings: KalmanConfig, network: Weights) -> Memory:
+    n = network.num_weights
+    blocks = {
+        "full": [n],
+        "layer": [len(range(*layer.indices(n))) for layer in network.slices],
+        "neuron": [len(range(*unit.indices(n))) for unit in network.neurons],
+    }
+    vectors = {"diagonal": 0, "low_rank": settings.rank}
+    stored = sum(size**2 for size in blocks.get(settings.covariance, ())) + vectors.get(settings.covariance, 0) * n
+    return Memory(
+        NUMBERS_A_WEIGHT * n + stored,
+        f"the covariance {settings.covariance} of",
+        "use the covariance neuron, low_rank or diagonal, or fewer hidden units",
+    )
+
+
+def _check(settings: KalmanConfig, network: Weights, precision: Precision) -> None:
+    n = network.num_weights
+    variances.check_variances("prior_covariance", settings.prior_covariance, n, precision, definite=True)
+    variances.check_variances("process_noise", settings.process_noise, n, precision, definite=False)
+    for name in ("prior_covariance", "process_noise"):
+        if np.ndim(getattr(settings, name)) == 2 and settings.covariance in ("diagonal", "low_rank"):
+            raise DeeprokError(
+                f"{name} is a matrix, which the covariance {settings.covariance} can't hold; give a vector, "
+                "or use the covariance full, layer or neuron"
+            )
+    ends = (settings.observation_noise_end, settings.process_noise_end)
+    if any(end is not None for end in ends) != (settings.noise_updates > 0):
+        raise DeeprokError(
+            f"noise_updates is {settings.noise_updates}; it must be positive if, and only if, "
+            "observation_noise_end or process_noise_end is given"
+        )
+    if settings.process_noise_end is not None and not (np.ndim(settings.process_noise) == 0 and settings.process_noise):
+        raise DeeprokError("process_noise_end is given; then process_noise must be a positive number")
+
+
+def _warning(settings: KalmanConfig, context: Context) -> str | None:
+    if settings.covariance in ("diagonal", "low_rank"):
+        return None
+    drift = np.diagonal(settings.process_noise) if np.ndim(settings.process_noise) == 2 else settings.process_noise
+    noise = min(x for x in (settings.observation_noise, settings.observation_noise_end) if x is not None)
+    least, most = float(np.min(drift)), float(np.max(settings.prior_covariance))
+    copies = context.batch_size if settings.batching == "joint" else 1
+    weights = context.network.num_weights
+    if not float32_risk(copies * noise, least, most, context.updates, weights, context.batch_size, settings.batching):
+        return None
+    return (
+        f"an observation noise of {noise:g} with a process noise of {least:g} and a prior covariance of {most:g} "
+        "asks for more certainty than float32 can carry, so the filter will hold itself back; "
+        "raise --observation-noise or --process-noise, or use --precision float64"
+    )
+
+
+def _metrics(settings: KalmanConfig, belief: GaussianBelief) -> dict[str, float]:
+    return {"observation_noise": float(belief.observation_noise)} if settings.adapt_noise else {}
+
+
+PART = Part(
+    settings=KalmanConfig,
+    make=_make,
+    presets={
+        "paper": KalmanConfig(),
+        # The mean depends on the ratios 30 : 1e-6 : 1 alone. This scale makes Pₙ about the square
+        # of what labels miss by, so that draws from N(θ, P) are policies too.
+        "tuned": KalmanConfig(observation_noise=0.12, process_noise=4e-9, prior_covariance=0.004),
+    },
+    posterior=True,
+    vmap_seeds=lambda settings: settings.covariance == "diagonal",
+    memory=_memory,
+    remedy=raise_noise,
+    check=_check,
+    warning=_warning,
+    metrics=_metrics,
+)

@@ -8,6 +8,7 @@ the step sizes a (b + t)^(−γ).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -15,8 +16,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok.core.errors import DeeprokError
+from deeprok.core.fields import Count, Fraction, Natural, NotNegative, Positive
 from deeprok.core.pytree import record
-from deeprok.estimators.base import Estimator, Fit, Health, Observation, Posterior, Schedule
+from deeprok.estimators.base import (
+    Context,
+    Estimator,
+    Fit,
+    Health,
+    Observation,
+    Part,
+    Posterior,
+    Schedule,
+    lower_rate,
+    memory_of_vectors,
+)
 from deeprok.estimators.randomness import key_at, stream_of
 
 
@@ -179,3 +192,67 @@ def psgld(
         return jnp.sum(deviations(belief) ** 2, axis=0)
 
     return Estimator(init, update, mean, Posterior(sample, spread, variances, covariance, definite))
+
+
+# --- as the settings of a run name it --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LangevinConfig:
+    """A bank of weights along a chain, by preconditioned stochastic gradient Langevin dynamics."""
+
+    observation_noise: Positive = 0.1
+    """R, the variance of a label's noise."""
+    learning_rate: Positive = 1e-3
+    """α: the step size ε is 2α/N for a replay of N transitions, which moves weights as RMSprop with the rate α does."""
+    decay: NotNegative = 0.0
+    """γ: the step size falls with the number t of updates, as (1 + t / decay_updates)^(−γ)."""
+    decay_updates: Positive = 10_000.0
+    """Updates after which the step size begins to fall, if it does."""
+    prior_variance: Positive = 1.0
+    """The prior of every weight is N(0, prior_variance)."""
+    smoothing: Fraction = 0.99
+    """α of the preconditioner, a running mean of squared gradients."""
+    damping: Positive = 1e-5
+    """λ of the preconditioner."""
+    gamma_term: bool = False
+    """Add Γ, the drift due to the preconditioner's change; it takes n times the work of a gradient."""
+    frozen: bool = False
+    """Keep the preconditioner as it is when the burn-in ends."""
+    burn_in: Natural = 1000
+    """Updates before any weights are kept."""
+    thinning: Count = 50
+    """Of the weights after these, one in so many is kept."""
+    members: Count = 20
+    """How many the bank holds; then the oldest go."""
+
+
+def _make(settings: LangevinConfig, context: Context) -> Estimator:
+    # ε = 2α/N moves weights as RMSprop with the rate α does, however many transitions there are.
+    start = 2.0 * settings.learning_rate * settings.decay_updates**settings.decay
+    return psgld(
+        observation_noise=settings.observation_noise,
+        step=lambda updates: start / context.data_size(updates),
+        delay=settings.decay_updates,
+        decay=settings.decay,
+        data_size=context.data_size,
+        prior_variance=settings.prior_variance,
+        smoothing=settings.smoothing,
+        damping=settings.damping,
+        burn_in=settings.burn_in,
+        thinning=settings.thinning,
+        members=settings.members,
+        gamma_term=settings.gamma_term,
+        frozen=settings.frozen,
+    )
+
+
+PART = Part(
+    settings=LangevinConfig,
+    make=_make,
+    presets={"paper": LangevinConfig(), "tuned": LangevinConfig(learning_rate=1e-4)},
+    posterior=True,
+    vmap_seeds=lambda settings: True,
+    memory=memory_of_vectors(lambda settings: settings.members),
+    remedy=lower_rate,
+)

@@ -10,15 +10,32 @@ N. A. Carlson, "Fast triangular formulation of the square root filter", AIAA Jou
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from deeprok.core.errors import DeeprokError
+from deeprok.core.fields import CheckedElsewhere, NotNegative, Positive, Precision
 from deeprok.core.pytree import record, select
-from deeprok.estimators.base import Estimator, Fit, Health, Observation, Posterior, Prediction
+from deeprok.estimators import variances
+from deeprok.estimators.base import (
+    NUMBERS_A_WEIGHT,
+    Context,
+    Estimator,
+    Fit,
+    Health,
+    Memory,
+    Observation,
+    Part,
+    Posterior,
+    Prediction,
+    Weights,
+    raise_noise,
+)
+from deeprok.estimators.variances import Variances
 
 
 @record
@@ -309,4 +326,63 @@ POSTERIOR = Posterior(
     variances=lambda belief: jnp.sum(belief.S**2, axis=1),
     covariance=lambda belief: belief.S @ belief.S.T,
     definite=_definite,
+)
+
+
+# --- as the settings of a run name it --------------------------------------------------------------------
+
+
+_BY_WEIGHTS = CheckedElsewhere("the number of weights")
+
+
+@dataclass(frozen=True)
+class UnscentedConfig:
+    """A normal distribution over the weights, by the unscented Kalman filter of KTD."""
+
+    observation_noise: Positive = 1.0
+    """Pₙ, the variance of a reward's noise."""
+    prior_covariance: Annotated[Variances, variances.option("prior_covariance"), _BY_WEIGHTS] = 1.0
+    """P₀: a number, or a .json or .npy file with a vector (its diagonal) or a full matrix."""
+    adaptive_noise: NotNegative = 0.0
+    """η: P becomes (1 + η) P before an update."""
+    process_noise: NotNegative = 0.0
+    """Pᵥ, what every weight's variance grows by before an update; it makes an update cost n³ instead of n²."""
+    kappa: NotNegative = 0.0
+    """κ of the unscented transform, the weight of its centre."""
+
+
+def _make(settings: UnscentedConfig, context: Context) -> Estimator:
+    return ukf(
+        observation_noise=settings.observation_noise,
+        prior_covariance=np.asarray(settings.prior_covariance),
+        adaptive_noise=settings.adaptive_noise,
+        process_noise=settings.process_noise,
+        kappa=settings.kappa,
+    )
+
+
+def _memory(settings: UnscentedConfig, network: Weights) -> Memory:
+    n = network.num_weights
+    numbers = NUMBERS_A_WEIGHT * n + 3 * n * n  # with the points of its transform
+    return Memory(numbers, "the belief over", "use fewer hidden units")
+
+
+def _check(settings: UnscentedConfig, network: Weights, precision: Precision) -> None:
+    n = network.num_weights
+    variances.check_variances("prior_covariance", settings.prior_covariance, n, precision, definite=True)
+
+
+PART = Part(
+    settings=UnscentedConfig,
+    make=_make,
+    presets={
+        "paper": UnscentedConfig(),
+        "tuned": UnscentedConfig(observation_noise=0.01, prior_covariance=0.1),
+    },
+    posterior=True,
+    vmap_seeds=lambda settings: False,
+    memory=_memory,
+    remedy=raise_noise,
+    check=_check,
+    online=True,
 )

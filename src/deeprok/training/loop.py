@@ -25,7 +25,7 @@ from deeprok.evaluation.grid import ensemble_policy, play_episodes
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
 from deeprok.runs.folder import Best
-from deeprok.runs.settings import Config, KalmanConfig, PolicyConfig, UnscentedConfig
+from deeprok.runs.settings import Config
 from deeprok.training.scan import Log, Program, RunState, make_program
 from deeprok.uncertainty import sample_box
 
@@ -215,7 +215,7 @@ def _unfinished(states: RunState, config: Config) -> list[int]:
 
 
 def _epsilon(steps: int, config: Config) -> float:
-    if config.explore != "epsilon" or isinstance(config.estimator, PolicyConfig):
+    if config.explore != "epsilon" or config.row.estimator == "policy":
         return 0.0
     return float(linear_epsilon(steps, config.epsilon_start, config.epsilon_end, config.epsilon_steps))
 
@@ -268,9 +268,8 @@ def _metrics(
             line |= _health(health, len(losses) * config.batch_size)
     if spread:
         line |= {"trace": float(spread.trace[i]), "variances": [float(spread.least[i]), float(spread.largest[i])]}
-    if isinstance(config.estimator, KalmanConfig) and config.estimator.adapt_noise:
-        line["observation_noise"] = float(states.agent.belief.observation_noise[i])
-    return line
+    belief = jax.tree.map(lambda leaf: leaf[i], states.agent.belief)
+    return line | config.part.metrics(config.estimator, belief)
 
 
 def _health(health: Health, observations: int) -> dict[str, Any]:
@@ -293,13 +292,7 @@ def _breakdown(
     belief = jax.tree.map(lambda leaf: leaf[i], states.agent.belief)
     updates = np.asarray(log.learned[i])
     loss = np.asarray(log.fit.loss[i])[updates]
-    settings = config.estimator
-    if isinstance(settings, KalmanConfig | UnscentedConfig):
-        remedy = f"raise --observation-noise (now {settings.observation_noise:g})"
-    elif isinstance(settings, PolicyConfig) and settings.inner == "natural":
-        remedy = f"lower --kl-bound (now {settings.kl_bound:g})"
-    else:
-        remedy = f"lower --learning-rate (now {settings.learning_rate:g})"
+    remedy = config.part.remedy(config.estimator)
     # Weights that are no numbers spoil later variances too; it is the variance's fault if the
     # innovation was still a number.
     if log.fit.health:
@@ -309,9 +302,7 @@ def _breakdown(
     if not np.isfinite(np.asarray(program.estimator.mean(belief))).all():
         return f"the weights became infinite or not a number; {remedy}"
     if spread and not spread.definite[i]:
-        if isinstance(settings, KalmanConfig | UnscentedConfig):
-            return f"the covariance stopped being positive definite; {remedy} or --process-noise"
-        return f"the belief over the weights stopped being a distribution; {remedy}"
+        return f"the posterior over the weights stopped being a distribution; {remedy}"
     return None
 
 

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from deeprok.agents.policy.settings import PolicyConfig
 from deeprok.agents.policy.sources import Source, draw, posterior, seek_worst, to_models, to_points, wide_source
 from deeprok.agents.policy.steps import (
     Steps,
@@ -37,7 +38,7 @@ from deeprok.core.pytree import record, select
 from deeprok.environments import Interval, with_model
 from deeprok.environments.base import Model
 from deeprok.estimators import Fit, Keeper
-from deeprok.runs.settings import Config, PolicyConfig
+from deeprok.runs.settings import Config
 from deeprok.training.scan import Log, Program, RunState
 from deeprok.uncertainty import SETS, parse_values, sample_box
 
