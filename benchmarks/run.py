@@ -71,7 +71,12 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description="Ratios of things measured side by side, on one core.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; all if none is given")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results.json"), help="JSON file to write; of benchmarks that are not run it keeps what it has")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path(__file__).with_name("results.json"),
+        help="JSON file to write; of benchmarks that are not run it keeps what it has",
+    )
     parser.add_argument("--repeats", type=int, help="rounds of each benchmark, instead of its own number")
     arguments = parser.parse_args()
     for name in arguments.names:

@@ -1,0 +1,1 @@
+"""Run folders: settings, checkpoints and metrics on disk."""
