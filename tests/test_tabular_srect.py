@@ -17,7 +17,7 @@ from test_tabular_solve import plain_policy, random_problem
 
 from deeprok.tabular import RMDP, Solution, evaluate, from_arrays, solve
 from deeprok.tabular import s_rectangular as srect
-from deeprok.uncertainty import balls
+from deeprok.uncertainty.sets import Tangent, ellipsoid, fill, transport
 
 A, M, COUNT = 3, 4, 32
 
@@ -36,7 +36,7 @@ class Family(NamedTuple):
     slope: Callable[[np.ndarray, np.ndarray, Extra], np.ndarray]
     everything: float  # that lets nature do all it can with one action
     keeps_support: bool = False
-    tangent: Callable[..., balls.Tangent] | None = None  # (p, v, level, extra), if it has no backup of its own
+    tangent: Callable[..., Tangent] | None = None  # (p, v, level, extra), if it has no backup of its own
 
 
 def over(x: np.ndarray, p: np.ndarray) -> np.ndarray:
@@ -84,25 +84,25 @@ FAMILIES: dict[str, Family] = {
         lambda q, p, x: np.abs(q - p).max(),
         largest,
         everything=1.0,
-        tangent=lambda p, v, level, x: balls.linf_tangent(p, v, level),
+        tangent=lambda p, v, level, x: fill.linf_tangent(p, v, level),
     ),
     "l2": Family(  # and ellipsoids
         norm,
         lambda q, p, x: x.weights * (q - p) / max(norm(q, p, x), 1e-300),
         everything=2.0,
-        tangent=lambda p, v, level, x: balls.ellipsoid_tangent(p, v, level, x.weights),
+        tangent=lambda p, v, level, x: ellipsoid.ellipsoid_tangent(p, v, level, x.weights),
     ),
     "weighted l1": Family(
         lambda q, p, x: x.weights @ np.abs(q - p),
         lambda q, p, x: x.weights * np.sign(q - p),
         everything=4.0,
-        tangent=lambda p, v, level, x: balls.weighted_l1_tangent(p, v, level, x.weights),
+        tangent=lambda p, v, level, x: transport.weighted_l1_tangent(p, v, level, x.weights),
     ),
     "wasserstein": Family(
         lambda q, p, x: passed(x) @ np.abs(np.cumsum(q - p)),
         lambda q, p, x: np.cumsum((passed(x) * np.sign(np.cumsum(q - p)))[::-1])[::-1],
         everything=4.0,
-        tangent=lambda p, v, level, x: balls.wasserstein_tangent(
+        tangent=lambda p, v, level, x: transport.wasserstein_tangent(
             p, v, level, jnp.abs(x.places[:, None] - x.places[None, :])
         ),
     ),
@@ -110,7 +110,7 @@ FAMILIES: dict[str, Family] = {
         lambda q, p, x: emptied(q, p)[0],
         lambda q, p, x: emptied(q, p)[1],
         everything=1.0,
-        tangent=lambda p, v, level, x: balls.contamination_tangent(p, v, level),
+        tangent=lambda p, v, level, x: fill.contamination_tangent(p, v, level),
     ),
 }
 

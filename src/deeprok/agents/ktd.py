@@ -23,7 +23,7 @@ from deeprok.core.errors import DeeprokError
 from deeprok.core.pytree import record, select
 from deeprok.environments.base import Transition
 from deeprok.estimators.base import Fit, Health, Posterior, Prediction
-from deeprok.uncertainty.balls import WorstCase
+from deeprok.uncertainty import WorstCase
 
 #: `(theta, obs) -> V(s)`, a number.
 Value = Callable[[jax.Array, jax.Array], jax.Array]

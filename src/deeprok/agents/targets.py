@@ -10,7 +10,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from deeprok.uncertainty.balls import WorstCase
+from deeprok.uncertainty import WorstCase
 
 
 def max_value(q: jax.Array) -> jax.Array:

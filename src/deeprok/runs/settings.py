@@ -26,7 +26,7 @@ from deeprok.estimators.gradient import OPTIMIZERS, Optimizer
 from deeprok.estimators.kalman import BATCHINGS, Batching, float32_risk
 from deeprok.agents.network import ACTIVATIONS, QNetwork
 from deeprok.core.files import as_numbers, parse_json
-from deeprok.uncertainty.balls import SETS
+from deeprok.uncertainty import SETS
 from deeprok.uncertainty.models import DRAWS, Box, Draw, ModelSet, from_box, from_list, parse_box, parse_models, parse_values
 from deeprok.environments import WORLDS, Interval, World, with_model
 from deeprok.environments.cartpole import INTEGRATORS, Integrator

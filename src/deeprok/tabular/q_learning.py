@@ -39,7 +39,7 @@ from deeprok.core.errors import DeeprokError, unknown
 from deeprok.core.pytree import record
 from deeprok.tabular.model import RMDP
 from deeprok.tabular.solve import SETS, check_radius
-from deeprok.uncertainty.balls import WorstCase, on_support
+from deeprok.uncertainty import WorstCase, on_support
 
 _CHUNK = 10_000  # steps between two reports
 

@@ -14,7 +14,7 @@ itself, as nature can't push it farther: then it is taken for certain.
 - `l1` and `tv` have q_a made of straight pieces that are known: Newton's method ends on the right ones.
 - `kl`, `chi2` and `burg` have an answer of nature to each price of the budget: the lines are chosen by
   their slope, and u is the greatest value of a fractional program (Dinkelbach).
-- Other sets give tangents (`balls.Tangent`), drawn where the last ones met u: u rises from step to step.
+- Other sets give tangents (`Tangent`), drawn where the last ones met u: u rises from step to step.
 
 C. P. Ho, M. Petrik and W. Wiesemann, "Partial policy iteration for L1-robust Markov decision
 processes", Journal of Machine Learning Research 22(275), 2021.
@@ -34,7 +34,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deeprok.uncertainty import balls
+from deeprok.uncertainty.sets import Tangent
 
 _STEPS = 100  # of Newton's method, which takes about a dozen
 _Carry = tuple[jax.Array, ...]  # of a loop
@@ -334,7 +334,7 @@ def _meet(top: jax.Array, rate: jax.Array, budget: jax.Array) -> tuple[jax.Array
     return highest + held[last], jnp.where(members[last], rate, 0.0) / jnp.where(total[last] > 0, total[last], 1.0)
 
 
-_Tangents = Callable[[jax.Array], balls.Tangent]
+_Tangents = Callable[[jax.Array], Tangent]
 
 
 def by_tangents(tangent: _Tangents, valid: jax.Array, budget: jax.Array) -> Shared:

@@ -37,16 +37,15 @@ from deeprok.core.errors import DeeprokError, unknown
 from deeprok.core.pytree import record
 from deeprok.tabular import s_rectangular as srect
 from deeprok.tabular.model import RMDP, Block, Layout, Support, from_transitions, lay_out
-from deeprok.uncertainty import balls
+from deeprok.uncertainty import sets
+from deeprok.uncertainty.sets import ellipsoid, fill, transport
 
 Rect = Literal["sa", "s"]
 Objective = Literal["robust", "optimistic", "nominal"]
 Method = Literal["vi", "ppi", "mpi"]
 
 #: Sets by name: those of `deeprok.uncertainty`, and the models of a problem.
-SETS: dict[str, balls.AmbiguitySet] = balls.SETS | {
-    "finite": balls.AmbiguitySet(balls.finite, balls.SETS["minimum"].check_level)
-}
+SETS: dict[str, sets.AmbiguitySet] = sets.SETS | {"finite": fill.FINITE}
 #: Sets whose level is not used.
 _WITHOUT_RADIUS = ("minimum", "finite")
 #: Sets that never leave the nominal successors, and those that leave them for the worst state only.
@@ -207,7 +206,7 @@ class _Rules(NamedTuple):
 
 @record
 class _Columns:
-    """A dense model whose rewards don't depend on the successor: what `balls.l1_rows` works on."""
+    """A dense model whose rewards don't depend on the successor: what `fill.l1_rows` works on."""
 
     columns: jax.Array  # [S', S, A] probabilities, the successor first
     reward: jax.Array  # [S, A]
@@ -370,7 +369,7 @@ def _with_extra(
         array = np.asarray(weights, float)
         if array.shape != (S,):
             raise DeeprokError(f"weights has the shape {list(array.shape)}; it must be [S] = [{S}]")
-        balls.check_weights(array)
+        ellipsoid.check_weights(array)
         return {"l1": "weighted_l1", "l2": "ellipsoid"}[set], jnp.asarray(array)
     if cost is not None:
         if set != "wasserstein":
@@ -378,7 +377,7 @@ def _with_extra(
         array = np.asarray(cost, float)
         if array.shape != (S, S):
             raise DeeprokError(f"cost has the shape {list(array.shape)}; it must be [S, S] = [{S}, {S}]")
-        balls.check_cost(array)
+        transport.check_cost(array)
         return set, jnp.asarray(array)
     return set, None
 
@@ -465,31 +464,31 @@ def _outcomes(
 
 
 #: Sets that have tangents; of these shared budgets are made in one way.
-_TANGENTS: dict[str, Callable[..., balls.Tangent]] = {
-    "contamination": balls.contamination_tangent,
-    "linf": balls.linf_tangent,
-    "l2": balls.l2_tangent,
-    "ellipsoid": balls.ellipsoid_tangent,
-    "weighted_l1": balls.weighted_l1_tangent,
-    "wasserstein": balls.wasserstein_tangent,
+_TANGENTS: dict[str, Callable[..., sets.Tangent]] = {
+    "contamination": fill.contamination_tangent,
+    "linf": fill.linf_tangent,
+    "l2": ellipsoid.l2_tangent,
+    "ellipsoid": ellipsoid.ellipsoid_tangent,
+    "weighted_l1": transport.weighted_l1_tangent,
+    "wasserstein": transport.wasserstein_tangent,
 }
 
 
-def _tangent(rules: _Rules, extra: jax.Array | None, outcomes: _Outcomes, level: jax.Array) -> balls.Tangent:
+def _tangent(rules: _Rules, extra: jax.Array | None, outcomes: _Outcomes, level: jax.Array) -> sets.Tangent:
     """What nature makes of one row, for a set that has tangents."""
     p, v, state, _ = outcomes
     if rules.set == "wasserstein":
         apart = jnp.abs(state[:, None] - state[None, :]).astype(v.dtype) if extra is None else extra[state][:, state]
-        return balls.wasserstein_tangent(p, v, level, apart)
+        return transport.wasserstein_tangent(p, v, level, apart)
     return _TANGENTS[rules.set](p, v, level, *(() if extra is None else (extra[state],)))
 
 
-def _worst_case(rules: _Rules, extra: jax.Array | None, outcomes: _Outcomes, level: jax.Array) -> balls.WorstCase:
+def _worst_case(rules: _Rules, extra: jax.Array | None, outcomes: _Outcomes, level: jax.Array) -> sets.WorstCase:
     """What nature makes of one row."""
     if rules.sign == 0:
-        return balls.WorstCase(outcomes.p @ outcomes.values, outcomes.p)
+        return sets.WorstCase(outcomes.p @ outcomes.values, outcomes.p)
     if rules.set in _TANGENTS:
-        return balls.WorstCase(*_tangent(rules, extra, outcomes, level)[:2])
+        return sets.WorstCase(*_tangent(rules, extra, outcomes, level)[:2])
     return SETS[rules.set].worst_case(outcomes.p, outcomes.values, level)
 
 
@@ -564,7 +563,7 @@ def _sweep(rules: _Rules, extra: jax.Array | None, table: _Table, ahead: jax.Arr
     """
     if isinstance(table, _Columns):
         flat = table.columns.reshape(len(ahead), -1)
-        worst = balls.l1_rows(flat, rules.sign * ahead, table.radius.reshape(-1)).reshape(table.reward.shape)
+        worst = fill.l1_rows(flat, rules.sign * ahead, table.radius.reshape(-1)).reshape(table.reward.shape)
         q = jnp.where(table.valid, table.reward + rules.sign * worst, -jnp.inf)
     else:
 

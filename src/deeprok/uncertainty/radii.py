@@ -1,11 +1,11 @@
 """From counts to the size of a set: radii that hold the true distribution with a given probability.
 
-Each rule is one function `rule(counts, confidence) -> level` for the sets of `balls` that it names in
+Each rule is one function `rule(counts, confidence) -> level` for the sets that it names in
 `RULES`, built around the empirical distribution counts / n. A rule speaks of one row. That N rows hold at
 once with probability c is had from the confidence 1 − (1 − c) / N each, as `deeprok.tabular.radii` does.
 
 Outcomes that were not seen are outcomes too: the M of a rule are all that there may be, and the set must give
-them mass. A set that is cut to the outcomes that were seen (`balls.on_support`, KL, χ²) holds nothing.
+them mass. A set that is cut to the outcomes that were seen (`on_support`, KL, χ²) holds nothing.
 
 T. Weissman, E. Ordentlich, G. Seroussi, S. Verdú and M. J. Weinberger, "Inequalities for the L1 deviation of
   the empirical distribution", Hewlett-Packard Labs, HPL-2003-97, 2003.
