@@ -576,7 +576,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"radius": FULL, "rect": "s"}, r"radius has the shape \[5, 3\]; it must be a number or \[S\] = \[5\]$"),
     ({"set": "cvar", "radius": 0.0}, "radius is 0; for the set cvar"),
     ({"set": "contamination", "radius": 1.1}, "radius is 1.1; for the set contamination"),
-    ({"set": "cvar", "radius": 0.5, "rect": "s"}, "rect is 's' and set 'cvar'; the sets with a budget to share are l1"),
+    (
+        {"set": "cvar", "radius": 0.5, "rect": "s"},
+        "rect is 's' and set 'cvar'; the sets with a budget to share are contamination, l1",
+    ),
     ({"radius": np.inf, "rect": "s"}, "radius is inf; a budget to share is a finite number"),
     ({"set": "finite"}, "the problem has no models"),
     ({"weights": np.ones(5), "set": "kl"}, "weights are given, but set is 'kl'"),

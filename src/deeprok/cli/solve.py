@@ -33,6 +33,10 @@ _SHOWN = 20  # states printed of a model that has more
 _FILE_DISCOUNT = 0.99
 _MOST_RADII = 10_000  # of a sweep
 
+_SET_HELP = f"Family of sets around each row: {', '.join(SETS)}."
+_WITHOUT_LEVEL = [name for name, family in SETS.items() if not family.has_level]
+_RADIUS_HELP = f"Level of the set, or LOW:HIGH:COUNT for a sweep; the sets {' and '.join(_WITHOUT_LEVEL)} have none."
+
 Advance = Callable[[float], None]
 
 
@@ -45,10 +49,8 @@ class Solve:
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """A CSV file, or a problem that 'deeprok problems' lists: NAME or NAME:parameter=value,…"""
-    set: Annotated[str, tyro.conf.arg(metavar="SET")] = "l1"
-    """Family of sets around each row: l1, tv, linf, l2, chi2, kl, burg, wasserstein, contamination, cvar, …"""
-    radius: Annotated[str | None, tyro.conf.arg(metavar="RADIUS")] = None
-    """Level of the set, or LOW:HIGH:COUNT for a sweep; the sets minimum and finite have none."""
+    set: Annotated[str, tyro.conf.arg(metavar="SET", help=_SET_HELP)] = "l1"
+    radius: Annotated[str | None, tyro.conf.arg(metavar="RADIUS", help=_RADIUS_HELP)] = None
     discount: Annotated[
         float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="(default: the problem's own; 0.99 for a file)")
     ] = None
@@ -139,7 +141,7 @@ def _radii(text: str | None) -> float | np.ndarray | None:
 
 def _check(options: Solve, sweeping: bool) -> None:
     """Raises on what does not go together, before anything is computed."""
-    if sweeping and (options.objective == "nominal" or options.set in ("minimum", "finite")):
+    if sweeping and (options.objective == "nominal" or options.set in _WITHOUT_LEVEL):
         what = "objective is nominal" if options.objective == "nominal" else f"the set {options.set} has no radius"
         raise DeeprokError(f"radius is '{options.radius}', but {what}; there is nothing to sweep over")
     if options.worst_model and (sweeping or options.horizon):

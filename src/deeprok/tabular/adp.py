@@ -28,8 +28,8 @@ from deeprok.core.errors import DeeprokError, unknown
 from deeprok.tabular.model import RMDP
 from deeprok.uncertainty import sets
 
-#: Sets by name. Entropic risk is a penalty: there are no p' that could be compared with p.
-SETS: dict[str, sets.AmbiguitySet] = {name: found for name, found in sets.SETS.items() if name != "entropic"}
+#: Sets by name. Of a penalty there are no p' that could be compared with p.
+SETS: dict[str, sets.AmbiguitySet] = {name: found for name, found in sets.SETS.items() if found.coherent}
 
 _LIMIT = 20_000  # iterations of an evaluation
 _RANK = 1e-10  # directions of the features that visits hardly show, relative to the largest, are not used

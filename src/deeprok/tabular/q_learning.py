@@ -178,13 +178,14 @@ def learn(
             raise DeeprokError(f"{field} is {value:g}; it must lie between 0 and 1")
     if steps < 1:
         raise DeeprokError(f"steps is {steps}; it must be at least 1")
-    if set == "finite" and problem.models is None:
-        raise DeeprokError("set is 'finite', but the problem has no models; make it with from_models")
+    of_models = SETS[set].of_models
+    if of_models and problem.models is None:
+        raise DeeprokError(f"set is '{set}', but the problem has no models; make it with from_models")
     level = check_radius(problem, set, radius, "sa")
     with jax.enable_x64(True):
-        world = _world(problem, set == "finite")
+        world = _world(problem, of_models)
         valid = jnp.asarray(problem.valid)
-        learner = start_models(len(world.cumulative), valid) if set == "finite" else start_ball(valid)
+        learner = start_models(len(world.cumulative), valid) if of_models else start_ball(valid)
         play = functools.partial(_play, set, jnp.float64(discount), jnp.asarray(level), world)
         carry, key = (learner, jnp.int64(0)), jax.random.key(seed)
         for begin in range(0, steps, _CHUNK):

@@ -38,19 +38,16 @@ from deeprok.core.pytree import record
 from deeprok.tabular import s_rectangular as srect
 from deeprok.tabular.model import RMDP, Block, Layout, Support, from_transitions, lay_out
 from deeprok.uncertainty import sets
-from deeprok.uncertainty.sets import ellipsoid, fill, transport
+from deeprok.uncertainty.sets import AmbiguitySet, Tangent, WorstCase
+from deeprok.uncertainty.sets.ellipsoid import check_weights
+from deeprok.uncertainty.sets.transport import check_cost
 
 Rect = Literal["sa", "s"]
 Objective = Literal["robust", "optimistic", "nominal"]
 Method = Literal["vi", "ppi", "mpi"]
 
 #: Sets by name: those of `deeprok.uncertainty`, and the models of a problem.
-SETS: dict[str, sets.AmbiguitySet] = sets.SETS | {"finite": fill.FINITE}
-#: Sets whose level is not used.
-_WITHOUT_RADIUS = ("minimum", "finite")
-#: Sets that never leave the nominal successors, and those that leave them for the worst state only.
-_CLOSED = ("cvar", "kl", "chi2", "entropic", "finite")
-_TO_WORST = ("minimum", "contamination", "l1", "tv", "burg")
+SETS: dict[str, AmbiguitySet] = sets.SETS | sets.MODEL_SETS
 
 _EVALUATIONS = 20  # sweeps between two improvements of modified policy iteration
 _PATIENCE = 100  # sweeps without a smaller residual, after which only rounding is left of it
@@ -154,7 +151,7 @@ def solve(
             return _finish(game, _stages(game, horizon, None, advance), began)
         work = _Work(_check_tol(tol), advance)
         # To find the best policy by tangents takes less than to evaluate one.
-        chosen = method or ("vi" if game.rules.shared and game.rules.set in _TANGENTS else "ppi")
+        chosen = method or ("vi" if game.rules.shared and game.rules.by_tangents else "ppi")
         found = _value_iteration(game, work, None) if chosen == "vi" else _policy_iteration(game, work, chosen)
         return _finish(game, found, began)
 
@@ -198,19 +195,24 @@ Reach = Literal["nominal", "listed", "worst", "every"]
 class _Rules(NamedTuple):
     """What a sweep is compiled for."""
 
-    set: str
+    set: AmbiguitySet | None  # None if nature is absent
     sign: int  # 1: nature is the enemy, −1: a friend, 0: absent
     shared: bool  # whether the actions of a state share a budget
     reach: Reach
 
+    @property
+    def by_tangents(self) -> bool:
+        """Whether a shared budget is solved by tangents, as the set has no method of its own."""
+        return self.set is not None and self.set.shared is None
+
 
 @record
 class _Columns:
-    """A dense model whose rewards don't depend on the successor: what `fill.l1_rows` works on."""
+    """A dense model whose rewards don't depend on the successor: what `AmbiguitySet.worst_values` works on."""
 
     columns: jax.Array  # [S', S, A] probabilities, the successor first
     reward: jax.Array  # [S, A]
-    radius: jax.Array  # [S, A], of L1
+    radius: jax.Array  # [S, A]
     valid: jax.Array  # [S, A]
 
 
@@ -258,25 +260,25 @@ def _game(
     if horizon is not None and not (horizon >= 1 and horizon == int(horizon)):
         raise DeeprokError(f"horizon is {horizon}; it must be a whole number of at least 1")
     sign = {"robust": 1, "optimistic": -1, "nominal": 0}[objective]
-    name, extra = _with_extra(problem, set, weights, cost)
-    if sign and rect == "s" and set not in srect.BUDGETS:
-        raise DeeprokError(
-            f"rect is 's' and set '{set}'; the sets with a budget to share are {', '.join(srect.BUDGETS)}"
-        )
-    if sign and set == "finite" and problem.models is None:
-        raise DeeprokError("set is 'finite', but the problem has no models; make it with from_models")
+    family, extra = _with_extra(problem, set, weights, cost)
+    if sign and rect == "s" and not srect.shares_budget(family):
+        budgets = _names(srect.shares_budget)
+        raise DeeprokError(f"rect is 's' and set '{set}'; the sets with a budget to share are {budgets}")
+    if sign and family.of_models and problem.models is None:
+        raise DeeprokError(f"set is '{set}', but the problem has no models; make it with from_models")
     level = check_radius(problem, set, radius, rect) if sign else np.zeros((problem.states, problem.actions))
     # A friend spends a shared budget on the best action, which is taken, unless a given policy mixes some.
     shared = rect == "s" and (sign > 0 or (sign < 0 and given))
     if not shared:
         level = np.ascontiguousarray(np.broadcast_to(level.T, (problem.actions, problem.states)).T)
-    if sign and not asked and set in _CLOSED and set != "finite" and _may_be_more(problem):
+    if sign and not asked and family.reach == "support" and not family.of_models and _may_be_more(problem):
+        others = _names(lambda other: other.has_level and other.reach != "support")
         raise DeeprokError(
             f"set is '{set}', which never gives mass to a successor that was not seen, but the problem is made of"
-            " samples that need not show all; take l1, tv, linf, l2, burg or wasserstein, or give support='nominal'"
+            f" samples that need not show all; take one of {others}, or give support='nominal'"
         )
-    reach = _reach(problem, name, support) if sign else "nominal"
-    rules = _Rules(name if sign else "nominal", sign, shared, reach)
+    reach = _reach(problem, family, support) if sign else "nominal"
+    rules = _Rules(family if sign else None, sign, shared, reach)
     lone = rect == "s" and sign < 0 and not given
     return _Game(problem, rules, discount, level, extra, lone, _table(problem, rules, level))
 
@@ -284,7 +286,8 @@ def _game(
 def _table(problem: RMDP, rules: _Rules, radius: np.ndarray) -> _Table:
     """Columns if rows are dense and nature moves the same way in all of them; else blocks."""
     S, A = problem.states, problem.actions
-    dense = rules.set in ("l1", "tv") and rules.sign and not rules.shared and 4 * len(problem.reward) >= S * S * A
+    known = rules.set is not None and rules.set.worst_values is not None and not rules.shared
+    dense = known and 4 * len(problem.reward) >= S * S * A
     reached = len(problem.reward) if rules.reach == "listed" else (problem.probability > 0).sum()
     full = rules.reach == "worst" or reached == problem.valid.sum() * S
     if not (dense and full and problem.constant.all()):
@@ -296,24 +299,28 @@ def _table(problem: RMDP, rules: _Rules, radius: np.ndarray) -> _Table:
         rows[problem.row, problem.successor] = problem.probability
     columns = np.ascontiguousarray(rows.T).reshape(S, S, A)
     reward = problem.reward[np.minimum(problem.start[:-1], len(problem.reward) - 1)].reshape(S, A)
-    level = radius if rules.set == "l1" else 2 * radius
-    return _Columns(*map(jnp.asarray, (columns, reward, level, problem.valid)))
+    return _Columns(*map(jnp.asarray, (columns, reward, radius, problem.valid)))
 
 
 def _blocks(problem: RMDP, rules: _Rules, radius: np.ndarray) -> Layout:
-    models = rules.set == "finite" and rules.sign != 0
+    models = rules.set is not None and rules.set.of_models
     return lay_out(problem, radius, models, rules.reach in ("listed", "every"), rules.reach == "every")
 
 
-def _reach(problem: RMDP, name: str, support: Support) -> Reach:
+def _names(fits: Callable[[AmbiguitySet], bool]) -> str:
+    """The sets that a sentence offers."""
+    return ", ".join(name for name, family in SETS.items() if fits(family))
+
+
+def _reach(problem: RMDP, family: AmbiguitySet, support: Support) -> Reach:
     """Where nature must look for a set, by where it may move mass."""
-    if support == "nominal" or name in _CLOSED:
+    if support == "nominal" or family.reach == "support":
         return "nominal"
     if support == "listed":
         return "listed"
     constant, length = problem.constant, np.diff(problem.start)
     if constant.all():
-        return "worst" if name in _TO_WORST else "every"
+        return "worst" if family.reach == "worst" else "every"
     unknown_reward = np.flatnonzero(~constant & (length < problem.states))
     if unknown_reward.size:
         row = int(unknown_reward[0])
@@ -341,7 +348,7 @@ def _check_tol(tol: float) -> float:
 def check_radius(problem: RMDP, set: str, radius: ArrayLike | None, rect: Rect) -> np.ndarray:
     """[S, A], or [S] if it is a budget; raises if the set can't take one of them."""
     S, A = problem.states, problem.actions
-    if radius is None and set not in _WITHOUT_RADIUS:
+    if radius is None and SETS[set].has_level:
         raise DeeprokError(f"radius is not given; the set {set} needs one")
     given = np.asarray(0.0 if radius is None else radius, float)
     if given.ndim > 2 or given.shape not in ((), (S,), (S, A)) or (rect == "s" and given.ndim == 2):
@@ -360,26 +367,28 @@ def check_radius(problem: RMDP, set: str, radius: ArrayLike | None, rect: Rect) 
 
 def _with_extra(
     problem: RMDP, set: str, weights: ArrayLike | None, cost: ArrayLike | None
-) -> tuple[str, jax.Array | None]:
-    """The set's name with what it is told of the states: weights [S], or costs [S, S]."""
-    S = problem.states
+) -> tuple[AmbiguitySet, jax.Array | None]:
+    """The set with what it is told of the states: weights [S], or costs [S, S]."""
+    S, family = problem.states, SETS[set]
     if weights is not None:
-        if set not in ("l1", "l2"):
-            raise DeeprokError(f"weights are given, but set is '{set}'; only l1 and l2 have weights")
+        if family.weighted is None:
+            known = _names(lambda other: other.weighted is not None)
+            raise DeeprokError(f"weights are given, but set is '{set}'; the sets with weights are {known}")
         array = np.asarray(weights, float)
         if array.shape != (S,):
             raise DeeprokError(f"weights has the shape {list(array.shape)}; it must be [S] = [{S}]")
-        ellipsoid.check_weights(array)
-        return {"l1": "weighted_l1", "l2": "ellipsoid"}[set], jnp.asarray(array)
+        check_weights(array)
+        return family.weighted, jnp.asarray(array)
     if cost is not None:
-        if set != "wasserstein":
-            raise DeeprokError(f"cost is given, but set is '{set}'; only wasserstein has costs")
+        if not family.takes_cost:
+            known = _names(lambda other: other.takes_cost)
+            raise DeeprokError(f"cost is given, but set is '{set}'; the sets with costs are {known}")
         array = np.asarray(cost, float)
         if array.shape != (S, S):
             raise DeeprokError(f"cost has the shape {list(array.shape)}; it must be [S, S] = [{S}, {S}]")
-        transport.check_cost(array)
-        return set, jnp.asarray(array)
-    return set, None
+        check_cost(array)
+        return family, jnp.asarray(array)
+    return family, None
 
 
 def _check_policy(problem: RMDP, policy: np.ndarray) -> np.ndarray:
@@ -463,33 +472,27 @@ def _outcomes(
     return _Outcomes(probability, v, successor, reward)
 
 
-#: Sets that have tangents; of these shared budgets are made in one way.
-_TANGENTS: dict[str, Callable[..., sets.Tangent]] = {
-    "contamination": fill.contamination_tangent,
-    "linf": fill.linf_tangent,
-    "l2": ellipsoid.l2_tangent,
-    "ellipsoid": ellipsoid.ellipsoid_tangent,
-    "weighted_l1": transport.weighted_l1_tangent,
-    "wasserstein": transport.wasserstein_tangent,
-}
+def _options(family: AmbiguitySet, extra: jax.Array | None, outcomes: _Outcomes) -> tuple[jax.Array, ...]:
+    """What a set is told of the outcomes of one row: their weights, or the costs between them."""
+    state = outcomes.state
+    if family.takes_cost:
+        apart = jnp.abs(state[:, None] - state[None, :]).astype(outcomes.values.dtype)
+        return (apart if extra is None else extra[state][:, state],)
+    return () if extra is None else (extra[state],)
 
 
-def _tangent(rules: _Rules, extra: jax.Array | None, outcomes: _Outcomes, level: jax.Array) -> sets.Tangent:
+def _tangent(family: AmbiguitySet, extra: jax.Array | None, outcomes: _Outcomes, level: jax.Array) -> Tangent:
     """What nature makes of one row, for a set that has tangents."""
-    p, v, state, _ = outcomes
-    if rules.set == "wasserstein":
-        apart = jnp.abs(state[:, None] - state[None, :]).astype(v.dtype) if extra is None else extra[state][:, state]
-        return transport.wasserstein_tangent(p, v, level, apart)
-    return _TANGENTS[rules.set](p, v, level, *(() if extra is None else (extra[state],)))
+    if family.tangent is None:
+        raise TypeError("the set has neither tangents nor a method for shared budgets")
+    return family.tangent(outcomes.p, outcomes.values, level, *_options(family, extra, outcomes))
 
 
-def _worst_case(rules: _Rules, extra: jax.Array | None, outcomes: _Outcomes, level: jax.Array) -> sets.WorstCase:
+def _worst_case(rules: _Rules, extra: jax.Array | None, outcomes: _Outcomes, level: jax.Array) -> WorstCase:
     """What nature makes of one row."""
-    if rules.sign == 0:
-        return sets.WorstCase(outcomes.p @ outcomes.values, outcomes.p)
-    if rules.set in _TANGENTS:
-        return sets.WorstCase(*_tangent(rules, extra, outcomes, level)[:2])
-    return SETS[rules.set].worst_case(outcomes.p, outcomes.values, level)
+    if rules.set is None:
+        return WorstCase(outcomes.p @ outcomes.values, outcomes.p)
+    return rules.set.worst_case(outcomes.p, outcomes.values, level, *_options(rules.set, extra, outcomes))
 
 
 class _Answer(NamedTuple):
@@ -516,19 +519,19 @@ def _state(
     """
     row = functools.partial(_outcomes, rules, ahead, worst)
     outcomes = jax.vmap(row)(block.length, block.successor, block.probability, block.reward)
-    if not rules.shared:
+    if rules.set is None or not rules.shared:
         q, distribution = jax.vmap(functools.partial(_worst_case, rules, extra))(outcomes, block.radius)
         return _Answer(jnp.where(block.valid, (rules.sign or 1) * q, -jnp.inf), distribution, outcomes, None)
     third = block.valid if given is None else given
-    if rules.set in _TANGENTS:
+    if rules.set.shared is None:
         least = jnp.min(outcomes.values)  # nearly equal values keep their digits if they are measured from there
         moved = outcomes._replace(values=outcomes.values - least)
-        tangent = functools.partial(jax.vmap(functools.partial(_tangent, rules, extra)), moved)
+        tangent = functools.partial(jax.vmap(functools.partial(_tangent, rules.set, extra)), moved)
         found = (srect.by_tangents if given is None else srect.of_policy_by_tangents)(tangent, third, block.radius)
         found = found._replace(value=least + found.value)
     else:
-        table = srect.BACKUPS if given is None else srect.OF_POLICY
-        found = table[rules.set](outcomes.p, outcomes.values, third, block.radius)
+        backup = rules.set.shared.best_policy if given is None else rules.set.shared.of_policy
+        found = backup(outcomes.p, outcomes.values, third, block.radius)
     expected = jnp.sum(found.distribution * outcomes.values, axis=1)
     q = jnp.where(block.valid, rules.sign * expected, -jnp.inf)
     return _Answer(q, found.distribution, outcomes, (rules.sign * found.value, found.policy))
@@ -563,7 +566,10 @@ def _sweep(rules: _Rules, extra: jax.Array | None, table: _Table, ahead: jax.Arr
     """
     if isinstance(table, _Columns):
         flat = table.columns.reshape(len(ahead), -1)
-        worst = fill.l1_rows(flat, rules.sign * ahead, table.radius.reshape(-1)).reshape(table.reward.shape)
+        worst_values = rules.set.worst_values if rules.set else None
+        if worst_values is None:
+            raise TypeError("the set has no worst_values, which columns are made for")
+        worst = worst_values(flat, rules.sign * ahead, table.radius.reshape(-1)).reshape(table.reward.shape)
         q = jnp.where(table.valid, table.reward + rules.sign * worst, -jnp.inf)
     else:
 

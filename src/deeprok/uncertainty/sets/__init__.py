@@ -16,7 +16,16 @@ Each file holds one family, and states the entries of its sets. A set of your ow
 """
 
 from deeprok.uncertainty.sets import divergence, ellipsoid, fill, transport
-from deeprok.uncertainty.sets.base import AmbiguitySet, CheckLevel, Level, Tangent, WorstCase, on_support, optimistic
+from deeprok.uncertainty.sets.base import (
+    AmbiguitySet,
+    CheckLevel,
+    Level,
+    Reach,
+    Tangent,
+    WorstCase,
+    on_support,
+    optimistic,
+)
 
 #: Ambiguity sets by name, around one distribution.
 SETS: dict[str, AmbiguitySet] = {
@@ -33,12 +42,16 @@ SETS: dict[str, AmbiguitySet] = {
     "wasserstein": transport.WASSERSTEIN,
     "entropic": divergence.ENTROPIC,
 }
+#: Those built on a list of models.
+MODEL_SETS: dict[str, AmbiguitySet] = {"finite": fill.FINITE}
 
 __all__ = [
+    "MODEL_SETS",
     "SETS",
     "AmbiguitySet",
     "CheckLevel",
     "Level",
+    "Reach",
     "Tangent",
     "WorstCase",
     "divergence",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from deeprok.core.errors import DeeprokError
+from deeprok.uncertainty.sets.shared_budget import SharedBudget
 
 Level = float | jax.Array
 
@@ -35,16 +36,48 @@ class CheckLevel(Protocol):
         """Raises a `DeeprokError` that names the field unless the level is one the family can take."""
 
 
+#: Which outcomes can gain mass: those that have some in p, the worst of all besides, or any.
+Reach = Literal["support", "worst", "all"]
+
+
 class AmbiguitySet(NamedTuple):
-    """A family of sets of distributions around `p`.
+    """A family of sets of distributions around `p`, one for each level.
 
     Attributes:
       worst_case: `(p, values, level) -> WorstCase`, with `p` and `values` of shape [M].
       check_level: raises unless the level is one the family can take.
+      nominal_level: the level at which the set holds nothing but p; None for a set without a level.
+      reach: which outcomes can gain mass. `support`: those that have some in p. `worst`: besides these the one of
+        least value. `all`: any.
+      coherent: whether the value is the least expectation over a set. If not, nature pays a penalty for leaving p, and
+        the value is above the expectation of the distribution that comes with it.
+      of_models: whether it is built on K distributions [K, M] instead of one p, which are all that it holds.
+      level_rules: the rules of `deeprok.uncertainty.RULES` that give its level from counts.
+      weighted: the same with a weight for each outcome, [M], as a fourth argument of its functions.
+      takes_cost: whether its functions take as a fourth argument what it costs to move mass, [M, M].
+      tangent: `(p, values, level) -> Tangent`, if it is known how fast the worst case falls with the level.
+      shared: how actions share a budget, if the set has a method of its own; with a `tangent` it needs none.
+      worst_values: `(columns [M, R], values [M], level [R]) -> [R]`, the values of R worst cases that share their
+        values, if that takes less than to compute each.
     """
 
-    worst_case: Callable[[jax.Array, jax.Array, Level], WorstCase]
+    worst_case: Callable[..., WorstCase]
     check_level: CheckLevel
+    nominal_level: float | None
+    reach: Reach
+    coherent: bool = True
+    of_models: bool = False
+    level_rules: tuple[str, ...] = ()
+    weighted: AmbiguitySet | None = None
+    takes_cost: bool = False
+    tangent: Callable[..., Tangent] | None = None
+    shared: SharedBudget | None = None
+    worst_values: Callable[[jax.Array, jax.Array, jax.Array], jax.Array] | None = None
+
+    @property
+    def has_level(self) -> bool:
+        """Whether the level is used."""
+        return self.nominal_level is not None
 
 
 def level_check(name: str, allows: Callable[[float], bool], words: str) -> CheckLevel:
@@ -57,9 +90,9 @@ def level_check(name: str, allows: Callable[[float], bool], words: str) -> Check
     return check_level
 
 
-def ball(name: str, worst_case: Callable[..., WorstCase]) -> AmbiguitySet:
-    """The entry of a set whose level is a radius."""
-    return AmbiguitySet(worst_case, level_check(name, lambda level: level >= 0.0, "a radius of at least 0"))
+def radius_check(name: str) -> CheckLevel:
+    """The check of a set whose level is a radius."""
+    return level_check(name, lambda level: level >= 0.0, "a radius of at least 0")
 
 
 def optimistic(worst_case: Callable[..., WorstCase]) -> Callable[..., WorstCase]:

@@ -18,7 +18,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deeprok.uncertainty.sets.base import AmbiguitySet, Level, WorstCase, ball, expectation, level_check, to_unit
+from deeprok.uncertainty.sets.base import (
+    AmbiguitySet,
+    Level,
+    WorstCase,
+    expectation,
+    level_check,
+    radius_check,
+    to_unit,
+)
+from deeprok.uncertainty.sets.shared_budget import STEPS, Carry, Tilt, by_prices
 
 
 def kl(p: jax.Array, values: jax.Array, level: Level) -> WorstCase:
@@ -101,7 +110,7 @@ def entropic(p: jax.Array, values: jax.Array, level: Level) -> WorstCase:
     """Entropic risk, −log(Σ p exp(−level · v)) / level: no set but a penalty on leaving p.
 
     The value is the least of Σ q v + KL(q‖p) / level over all q, and the distribution is that q: the
-    value is below its expectation by the penalty. It depends on the unit of the values.
+    value is above the expectation Σ q v by the penalty. It depends on the unit of the values.
 
     Args:
       p: [M] the distribution that is left at a price.
@@ -194,9 +203,84 @@ def _solve(
     return jax.lax.while_loop(unfinished, step, (low, high, begin, high - low, jnp.asarray(0)))[2]
 
 
-KL = ball("kl", kl)
-BURG = ball("burg", burg)
+def _tilt_kl(p: jax.Array, above: jax.Array, price: jax.Array) -> Tilt:
+    """Rows p exp(−λ v), scaled to sum to 1."""
+    exponent = -price[:, None] * above
+    kept = p * jnp.exp(exponent)
+    mass = jnp.sum(kept, axis=1)
+    lost = -jnp.sum(p * jnp.expm1(exponent), axis=1)  # 1 − mass, with all its digits where the price is small
+    log = jnp.where(mass > 0.5, jnp.log1p(-lost), jnp.log(mass))
+    distribution = kept / mass[:, None]
+    mean = jnp.sum(distribution * above, axis=1)
+    variance = jnp.sum(distribution * (above - mean[:, None]) ** 2, axis=1)
+    return Tilt(mean, variance, -log, distribution)
+
+
+def _tilt_burg(p: jax.Array, above: jax.Array, price: jax.Array) -> Tilt:
+    """Rows p / (λ (v + s)) with s such that they sum to 1, or s = 0 and the rest on an outcome at 0 that is free."""
+    lam = jnp.where(price > 0, price, 1.0)[:, None]
+    has = p > 0.0
+
+    def mass(s: jax.Array) -> jax.Array:
+        """[A, M] the rows; where v + s is 0 there is mass that no s of the search leaves so small."""
+        return jnp.where(has, p / jnp.where(has, lam * (above + s[:, None]), 1.0), 0.0)
+
+    def step(carry: Carry) -> Carry:
+        s, _, count = carry
+        q = mass(s)
+        total, square = jnp.sum(q, axis=1), jnp.sum(jnp.where(has, q * q / jnp.where(has, p, 1.0), 0.0), axis=1)
+        # Newton's method for 1 / total, which grows with s at a rate that hardly changes; from below.
+        ahead = s + (total - 1.0) * total / (lam[:, 0] * square)
+        rises = (ahead > s * (1 + 4 * np.finfo(s.dtype).eps)) & (total > 1.0)
+        return jnp.where(rises, ahead, s), jnp.any(rises), count + 1
+
+    free = jnp.any(~has & (above <= 0.0), axis=1)
+    low = jnp.max(jnp.where(has, p / lam - above, -jnp.inf), axis=1)  # where one outcome alone would take all
+    low = jnp.where(free, jnp.maximum(low, 0.0), low)
+    # With nothing at 0 but what is free, s = 0 may leave too little mass to others: the rest is the free one's.
+    at_zero = jnp.any(has & (above <= 0.0), axis=1)
+    room = free & ~at_zero
+    start: Carry = (jnp.where(room & (low <= 0.0), 0.0, low), jnp.bool_(True), jnp.int32(0))
+    s, *_ = jax.lax.while_loop(lambda c: c[1] & (c[2] < STEPS), step, start)
+    rows = mass(s)
+    total = jnp.sum(rows, axis=1)
+    rest = jnp.where(room, jnp.maximum(1.0 - total, 0.0), 0.0)
+    taken = jax.nn.one_hot(jnp.argmax(~has & (above <= 0.0), axis=1), p.shape[1], dtype=p.dtype)
+    scaled = jnp.where((rest > 0.0)[:, None], rows, rows / total[:, None])
+    distribution = scaled + rest[:, None] * taken
+    distance = jnp.sum(jnp.where(has, p * jnp.log(jnp.where(has, p / jnp.where(has, scaled, 1.0), 1.0)), 0.0), axis=1)
+    mean = jnp.sum(distribution * above, axis=1)
+    weight = jnp.where(has, scaled * scaled / jnp.where(has, p, 1.0), 0.0)
+    centre = jnp.sum(weight * above, axis=1) / jnp.sum(weight, axis=1)
+    slope = jnp.sum(weight * (above - centre[:, None]) ** 2, axis=1)
+    slope = jnp.where(rest > 0.0, 1.0 / jnp.square(lam[:, 0]), slope)
+    at = Tilt(mean, slope, distance + price * mean, distribution)
+    nominal = jnp.sum(p * above, axis=1)
+    still = Tilt(nominal, jnp.sum(p * (above - nominal[:, None]) ** 2, axis=1), jnp.zeros_like(price), p)
+    moves = price > 0
+    return Tilt(*(jnp.where(moves.reshape(-1, *(1,) * (x.ndim - 1)), x, y) for x, y in zip(at, still, strict=True)))
+
+
+KL = AmbiguitySet(
+    kl,
+    radius_check("kl"),
+    nominal_level=0.0,
+    reach="support",
+    level_rules=("likelihood_ratio",),
+    shared=by_prices(_tilt_kl, keeps_support=True),
+)
+BURG = AmbiguitySet(
+    burg,
+    radius_check("burg"),
+    nominal_level=0.0,
+    reach="worst",
+    level_rules=("likelihood_ratio",),
+    shared=by_prices(_tilt_burg, keeps_support=False),
+)
 ENTROPIC = AmbiguitySet(
     entropic,
     level_check("entropic", lambda level: 0.0 <= level < math.inf, "an aversion to risk, finite and at least 0"),
+    nominal_level=0.0,
+    reach="support",
+    coherent=False,
 )

@@ -16,7 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok.core.errors import DeeprokError
-from deeprok.uncertainty.sets.base import Level, Tangent, WorstCase, ball, expectation, to_unit
+from deeprok.uncertainty.sets.base import (
+    AmbiguitySet,
+    Level,
+    Tangent,
+    WorstCase,
+    expectation,
+    radius_check,
+    to_unit,
+)
+from deeprok.uncertainty.sets.shared_budget import Tilt, by_prices
 
 
 def l2(p: jax.Array, values: jax.Array, level: Level) -> WorstCase:
@@ -109,5 +118,39 @@ def check_weights(weights: np.ndarray, field: str = "weights") -> None:
         raise DeeprokError(f"{field} has {weights[wrong[0]]:g} for outcome {wrong[0]}; a weight is a positive number")
 
 
-L2 = ball("l2", l2)
-CHI2 = ball("chi2", chi2)
+def _tilt_chi2(p: jax.Array, above: jax.Array, price: jax.Array) -> Tilt:
+    """Rows p (c − λv/2)₊ with c such that they sum to 1: too large at first, as outcomes above c drop out."""
+    half = price[:, None] / 2 * above
+
+    def level(active: jax.Array) -> tuple[jax.Array, jax.Array]:
+        q = jnp.where(active, p, 0.0)
+        c = (1.0 + jnp.sum(q * half, axis=1)) / jnp.sum(q, axis=1)
+        return active, c[:, None] - half
+
+    def drop(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        return level(state[0] & (state[1] > 0.0))
+
+    def unfinished(state: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return jnp.any(state[0] & ~(state[1] > 0.0))
+
+    active, factor = jax.lax.while_loop(unfinished, drop, level(p > 0.0))
+    factor = jnp.where(active, factor, 0.0)
+    distribution = p * factor
+    mean = jnp.sum(distribution * above, axis=1)
+    kept = jnp.where(active, p, 0.0)
+    centre = jnp.sum(kept * above, axis=1) / jnp.sum(kept, axis=1)
+    slope = jnp.sum(kept * (above - centre[:, None]) ** 2, axis=1) / 2
+    return Tilt(mean, slope, jnp.sum(p * (factor - 1.0) ** 2, axis=1) + price * mean, distribution)
+
+
+ELLIPSOID = AmbiguitySet(
+    ellipsoid, radius_check("ellipsoid"), nominal_level=0.0, reach="all", tangent=ellipsoid_tangent
+)
+L2 = AmbiguitySet(l2, radius_check("l2"), nominal_level=0.0, reach="all", weighted=ELLIPSOID, tangent=l2_tangent)
+CHI2 = AmbiguitySet(
+    chi2,
+    radius_check("chi2"),
+    nominal_level=0.0,
+    reach="support",
+    shared=by_prices(_tilt_chi2, keeps_support=True),
+)

@@ -14,7 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok.core.errors import DeeprokError
-from deeprok.uncertainty.sets.base import AmbiguitySet, Level, Tangent, WorstCase, ball, expectation, level_check
+from deeprok.uncertainty.sets.base import (
+    AmbiguitySet,
+    Level,
+    Tangent,
+    WorstCase,
+    expectation,
+    level_check,
+    radius_check,
+)
+from deeprok.uncertainty.sets.shared_budget import Backup, Carry, Shared, SharedBudget, from_least
+from deeprok.uncertainty.sets.transport import WEIGHTED_L1
 
 
 def minimum(p: jax.Array, values: jax.Array, level: Level = 0.0) -> WorstCase:
@@ -210,12 +220,131 @@ def check_interval(bounds: np.ndarray, field: str = "interval") -> None:
         )
 
 
-MINIMUM = AmbiguitySet(minimum, level_check("minimum", lambda level: True, "not used"))
-FINITE = AmbiguitySet(finite, level_check("finite", lambda level: True, "not used"))
-CVAR = AmbiguitySet(cvar, level_check("cvar", lambda level: 0.0 < level <= 1.0, "a fraction above 0 and at most 1"))
-CONTAMINATION = AmbiguitySet(
-    contamination, level_check("contamination", lambda level: 0.0 <= level <= 1.0, "a fraction between 0 and 1")
+# --- budgets that actions share -----------------------------------------------------------------------
+
+
+@from_least
+def l1_best_policy(p: jax.Array, values: jax.Array, valid: jax.Array, budget: jax.Array) -> Shared:
+    """The best policy if the L1 distances of all rows sum to at most the budget.
+
+    Nature moves mass from the best outcomes of an action to its worst one, so ξ_a(u) is made of
+    straight pieces, one for each outcome. Newton's method from below ends on the piece of the root.
+
+    Args:
+      p: [A, M] the nominal rows.
+      values: [A, M] the value of each outcome.
+      valid: [A] which actions there are.
+      budget: κ.
+    """
+    least = jnp.min(values, axis=1)
+    gain = values - least[:, None]
+    fall = p * gain  # how far emptying an outcome lowers its action
+    before = _sum_above(fall, values)
+    mean = least + jnp.sum(fall, axis=1)
+    moves = (fall > 0) & valid[:, None]
+    steep = jnp.where(moves, 1.0 / jnp.where(moves, gain, 1.0), 0.0)
+
+    def moved(u: jax.Array) -> jax.Array:
+        """[A, M] the mass taken from each outcome so that no action exceeds u."""
+        return jnp.clip(((mean - u)[:, None] - before) * steep, 0.0, p)
+
+    def step(carry: Carry) -> Carry:
+        u, rate, _ = carry
+        excess = jnp.sum(moved(u)) - budget / 2
+        # One over the gain of the outcome that is being emptied, the last and least of those begun.
+        now = jnp.max(jnp.where(before < (mean - u)[:, None], steep, 0.0), axis=1)
+        ahead = u + excess / jnp.sum(now)
+        rises = (excess > 0) & (ahead > u)
+        return jnp.where(rises, ahead, u), jnp.where(rises, now, rate), rises
+
+    floor = jnp.where(valid, least, -jnp.inf)
+    highest = jax.nn.one_hot(jnp.argmax(floor), len(floor), dtype=p.dtype)
+    start: Carry = (jnp.max(floor), highest, jnp.bool_(True))
+    u, rate, _ = jax.lax.while_loop(lambda c: c[2], step, start)
+    return Shared(u, rate / jnp.sum(rate), _to_worst(p, values, moved(u)))
+
+
+@from_least
+def l1_of_policy(p: jax.Array, values: jax.Array, policy: jax.Array, budget: jax.Array) -> Shared:
+    """The worst case of a policy if the L1 distances of all rows sum to at most the budget.
+
+    Args:
+      p: [A, M] the nominal rows.
+      values: [A, M] the value of each outcome.
+      policy: [A] the probability of each action.
+      budget: κ.
+    """
+    gain = policy[:, None] * (values - jnp.min(values, axis=1, keepdims=True))
+    before = _sum_above(p.reshape(1, -1), gain.reshape(1, -1)).reshape(p.shape)
+    moved = jnp.where(gain > 0, jnp.clip(budget / 2 - before, 0.0, p), 0.0)
+    value = policy @ jnp.sum(p * values, axis=1) - jnp.sum(moved * gain)
+    return Shared(value, policy, _to_worst(p, values, moved))
+
+
+def _sum_above(amount: jax.Array, values: jax.Array) -> jax.Array:
+    """[A, M] the amounts of all outcomes with a higher value; equal ones count in the order they stand."""
+    if values.shape[1] <= 64:  # comparing all pairs is one fused loop, sorting is not
+        place = jnp.arange(values.shape[1])
+        higher = values[:, None, :] > values[:, :, None]
+        earlier = (values[:, None, :] == values[:, :, None]) & (place[None, :] < place[:, None])
+        return jnp.sum(jnp.where(higher | earlier, amount[:, None, :], 0.0), axis=2)
+    order = jnp.argsort(-values, axis=1)
+    ordered = jnp.take_along_axis(amount, order, axis=1)
+    return jnp.put_along_axis(
+        jnp.zeros_like(amount), order, jnp.cumsum(ordered, axis=1) - ordered, axis=1, inplace=False
+    )
+
+
+def _to_worst(p: jax.Array, values: jax.Array, moved: jax.Array) -> jax.Array:
+    """[A, M] rows after mass has moved to the worst outcome of each."""
+    worst = jax.nn.one_hot(jnp.argmin(values, axis=1), values.shape[1], dtype=p.dtype)
+    return p - moved + worst * jnp.sum(moved, axis=1, keepdims=True)
+
+
+def _half(backup: Backup) -> Backup:
+    """Total variation is half of L1."""
+    return lambda p, values, third, budget: backup(p, values, third, 2 * budget)
+
+
+def _tv_rows(columns: jax.Array, values: jax.Array, radius: jax.Array) -> jax.Array:
+    return l1_rows(columns, values, 2 * radius)
+
+
+# --- entries -------------------------------------------------------------------------------------------
+
+MINIMUM = AmbiguitySet(minimum, level_check("minimum", lambda level: True, "not used"), None, reach="worst")
+FINITE = AmbiguitySet(
+    finite, level_check("finite", lambda level: True, "not used"), None, reach="support", of_models=True
 )
-L1 = ball("l1", l1)
-TV = ball("tv", tv)
-LINF = ball("linf", linf)
+CVAR = AmbiguitySet(
+    cvar,
+    level_check("cvar", lambda level: 0.0 < level <= 1.0, "a fraction above 0 and at most 1"),
+    nominal_level=1.0,
+    reach="support",
+)
+CONTAMINATION = AmbiguitySet(
+    contamination,
+    level_check("contamination", lambda level: 0.0 <= level <= 1.0, "a fraction between 0 and 1"),
+    nominal_level=0.0,
+    reach="worst",
+    tangent=contamination_tangent,
+)
+L1 = AmbiguitySet(
+    l1,
+    radius_check("l1"),
+    nominal_level=0.0,
+    reach="worst",
+    level_rules=("weissman", "hoeffding"),
+    weighted=WEIGHTED_L1,
+    shared=SharedBudget(l1_best_policy, l1_of_policy),
+    worst_values=l1_rows,
+)
+TV = AmbiguitySet(
+    tv,
+    radius_check("tv"),
+    nominal_level=0.0,
+    reach="worst",
+    shared=SharedBudget(_half(l1_best_policy), _half(l1_of_policy)),
+    worst_values=_tv_rows,
+)
+LINF = AmbiguitySet(linf, radius_check("linf"), nominal_level=0.0, reach="all", tangent=linf_tangent)

@@ -14,7 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok.core.errors import DeeprokError
-from deeprok.uncertainty.sets.base import Level, Tangent, WorstCase, ball, expectation, to_unit
+from deeprok.uncertainty.sets.base import (
+    AmbiguitySet,
+    Level,
+    Tangent,
+    WorstCase,
+    expectation,
+    radius_check,
+    to_unit,
+)
 
 
 def weighted_l1(p: jax.Array, values: jax.Array, level: Level, weights: jax.Array) -> WorstCase:
@@ -141,4 +149,14 @@ def check_cost(cost: np.ndarray, field: str = "cost") -> None:
         raise DeeprokError(f"{field} is {cost[i, j]:g} from outcome {i} to {j}; {allowed}")
 
 
-WASSERSTEIN = ball("wasserstein", wasserstein)
+WEIGHTED_L1 = AmbiguitySet(
+    weighted_l1, radius_check("weighted_l1"), nominal_level=0.0, reach="all", tangent=weighted_l1_tangent
+)
+WASSERSTEIN = AmbiguitySet(
+    wasserstein,
+    radius_check("wasserstein"),
+    nominal_level=0.0,
+    reach="all",
+    takes_cost=True,
+    tangent=wasserstein_tangent,
+)
