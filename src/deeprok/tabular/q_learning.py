@@ -38,7 +38,7 @@ from numpy.typing import ArrayLike
 from deeprok.core.errors import DeeprokError, unknown
 from deeprok.core.pytree import record
 from deeprok.tabular.model import RMDP
-from deeprok.tabular.solve import SETS, check_radius
+from deeprok.tabular.setting import SETS, check_radius
 from deeprok.uncertainty import WorstCase, on_support
 
 _CHUNK = 10_000  # steps between two reports
@@ -94,7 +94,7 @@ def update_ball(
     seen = learner.seen.at[here].add(1.0)
     mean = learner.reward.at[here].add((reward - learner.reward[here]) / seen[here])
     n = jnp.sum(seen[state, action])
-    # γ max Q is kept, not computed here, so that values are sums alone: see `solve._outcomes`.
+    # γ max Q is kept, not computed here, so that values are sums alone: see `operator.Operator`.
     label = on_support(worst_case)(seen[state, action] / n, mean[state, action] + learner.ahead, radius).value
     old = learner.q[state, action]
     q = learner.q.at[state, action].set(old + (label - old) / (1 + (1 - discount) * n))
