@@ -68,19 +68,20 @@ def our_sweeps() -> Measure:
     import jax.numpy as jnp
 
     from deeprok.tabular import from_arrays
-    from deeprok.tabular.solve import _game, _until
+    from deeprok.tabular.setting import make_game
+    from deeprok.tabular.solvers import iterate
 
     p, reward = dense_model()
     with jax.enable_x64(True):
-        game = _game(from_arrays(p, reward), False, set="l1", radius=RADIUS, discount=DISCOUNT)
+        game = make_game(from_arrays(p, reward), False, set="l1", radius=RADIUS, discount=DISCOUNT)
         zeros, some = jnp.zeros(STATES), jnp.asarray(np.random.default_rng(1).random(STATES))
-        found = _until(game, game.table, None, some, 0.0, limit=1).sweep.values
+        found = iterate(game.operator, DISCOUNT, None, some, 0.0, limit=1).backup.values
     _check(np.asarray(found), numpy_sweep(p.reshape(-1, STATES), reward, np.asarray(some)))
 
     def measure() -> float:
         with jax.enable_x64(True):
             began = clock()
-            sweeps = int(_until(game, game.table, None, zeros, 0.0, limit=5).sweeps)
+            sweeps = int(iterate(game.operator, DISCOUNT, None, zeros, 0.0, limit=5).backups)
             return (clock() - began) / sweeps
 
     return measure

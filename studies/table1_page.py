@@ -31,7 +31,7 @@ SYSTEMS = [
         "nnnynn",
         "DP",
         "tabular.md",
-        "uncertainty/balls.py",
+        "uncertainty/sets/divergence.py",
         "[exact](tabular.md#what-nature-may-do)",
     ),
     System(

@@ -19,7 +19,9 @@ from scipy.special import logsumexp, rel_entr
 
 from deeprok.core.errors import DeeprokError
 from deeprok.uncertainty import (
+    RULES,
     SETS,
+    AmbiguitySet,
     burg,
     check_cost,
     check_interval,
@@ -43,6 +45,7 @@ from deeprok.uncertainty import (
     wasserstein,
     weighted_l1,
 )
+from deeprok.uncertainty.sets import MODEL_SETS
 
 M = 5  # outcomes
 ROWS = 12  # problems solved at once; one shape, so one compilation a family
@@ -397,6 +400,133 @@ def test_moves_and_scales_with_the_values(name: str, x: Problem, scale: float, s
     tolerance = 1e-12 * (scale * 10 + abs(shift))
     np.testing.assert_allclose(moved, scale * values + shift, rtol=0, atol=tolerance)
     np.testing.assert_allclose(np.sum(others * x.values, axis=1), values, rtol=0, atol=tolerance / scale)
+
+
+# --- what entries say of their sets -------------------------------------------------------------------
+
+WEIGHTED = {f"{name} with weights": entry.weighted for name, entry in SETS.items() if entry.weighted}
+ENTRIES: dict[str, AmbiguitySet] = SETS | WEIGHTED
+every_entry = pytest.mark.parametrize("name", ENTRIES)
+
+
+@functools.cache
+def of_entry(name: str, attribute: str = "worst_case") -> Callable[..., Any]:
+    """A function of the entry, for many problems with a level each; sets with weights are told some."""
+    function = getattr(ENTRIES[name], attribute)
+    told = (jnp.array([1.0, 1.5, 1.0, 4.0, 2.0]),) if name in WEIGHTED else ()
+    return jax.jit(jax.vmap(lambda p, values, level: function(p, values, level, *told)))
+
+
+@functools.cache
+def compiled_backup(backup: Callable[..., Any]) -> Callable[..., Any]:
+    return jax.jit(jax.vmap(backup))
+
+
+@every_entry
+@settings(max_examples=10)
+@given(x=problems())
+def test_the_nominal_level_leaves_p(name: str, x: Problem) -> None:
+    nominal = ENTRIES[name].nominal_level
+    with jax.enable_x64(True):
+        if nominal is None:
+            some, other = (of_entry(name)(x.p, x.values, np.full(ROWS, level)) for level in (0.0, 0.7))
+            np.testing.assert_array_equal(some.value, other.value)
+        else:
+            found = of_entry(name)(x.p, x.values, np.full(ROWS, nominal))
+            np.testing.assert_allclose(found.value, np.sum(x.p * x.values, axis=1), rtol=0, atol=1e-11)
+            np.testing.assert_allclose(found.distribution, x.p, rtol=0, atol=1e-14)
+            ENTRIES[name].check_level(nominal)
+
+
+@every_entry
+@settings(max_examples=10)
+@given(x=problems())
+def test_mass_goes_no_farther_than_the_reach(name: str, x: Problem) -> None:
+    with jax.enable_x64(True):
+        found = of_entry(name)(x.p, x.values, np.clip(x.part, 0.01, 0.99))
+    gained, empty = np.asarray(found.distribution) > x.p + 1e-12, x.p == 0
+    worst = x.values == x.values.min(axis=1, keepdims=True)
+    allowed = {"support": ~empty, "worst": ~empty | worst, "all": True}[ENTRIES[name].reach]
+    assert (allowed | ~gained).all()
+
+
+@every_entry
+def test_mass_goes_as_far_as_the_reach(name: str) -> None:
+    p, values = np.array([0.5, 0.5, 0, 0, 0]), np.array([9.0, 8.0, 1.5, 0.0, 7.0])
+    levels = np.linspace(0.05, 0.95, ROWS)
+    with jax.enable_x64(True):
+        found = of_entry(name)(np.tile(p, (ROWS, 1)), np.tile(values, (ROWS, 1)), levels)
+    reached = (np.asarray(found.distribution) > 1e-9).any(axis=0)
+    assert reached[[2, 3, 4]].any() == (ENTRIES[name].reach != "support")
+    assert reached[[2, 4]].any() == (ENTRIES[name].reach == "all")
+
+
+@every_entry
+@settings(max_examples=10)
+@given(x=problems())
+def test_only_a_penalty_lifts_the_value_above_the_expectation(name: str, x: Problem) -> None:
+    some = x._replace(p=np.full((ROWS, M), 1 / M), values=np.tile(np.arange(M), (ROWS, 1)))
+    for problem in (x, some):
+        with jax.enable_x64(True):
+            value, q = map(np.asarray, of_entry(name)(problem.p, problem.values * 1.0, np.full(ROWS, 0.5)))
+        above = value - np.sum(q * problem.values, axis=1)
+        assert (above >= -1e-11).all()
+        assert not ENTRIES[name].coherent or (above <= 1e-11).all()
+    assert (above > 0.01).all() != ENTRIES[name].coherent
+
+
+@pytest.mark.parametrize("name", [name for name, entry in ENTRIES.items() if entry.tangent])
+@settings(max_examples=10)
+@given(x=problems())
+def test_tangents_support_the_worst_case(name: str, x: Problem) -> None:
+    level, other = np.clip(x.part, 0.01, 0.99), np.clip(x.part[::-1], 0.0, 1.0)
+    with jax.enable_x64(True):
+        at, there = of_entry(name)(x.p, x.values, level), of_entry(name)(x.p, x.values, other)
+        value, distribution, steepness = map(np.asarray, of_entry(name, "tangent")(x.p, x.values, level))
+    np.testing.assert_allclose(value, at.value, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(distribution, at.distribution, rtol=0, atol=1e-12)
+    assert (np.asarray(there.value) >= value - steepness * (other - level) - 1e-9 * (1 + steepness)).all()
+
+
+@pytest.mark.parametrize("name", [name for name, entry in SETS.items() if entry.shared])
+@settings(max_examples=10)
+@given(x=problems())
+def test_one_action_has_the_budget_to_itself(name: str, x: Problem) -> None:
+    entry, level = SETS[name], np.clip(x.part, 0.01, 0.99)
+    with jax.enable_x64(True):
+        expected = of_entry(name)(x.p, x.values, level).value
+        for backup, third in zip(entry.shared, (np.ones((ROWS, 1), bool), np.ones((ROWS, 1))), strict=True):
+            found = compiled_backup(backup)(x.p[:, None], x.values[:, None], third, level)
+            np.testing.assert_allclose(found.value, expected, rtol=0, atol=1e-8)
+        if entry.worst_values:
+            same = np.broadcast_to(x.values[0], x.values.shape)
+            rows = entry.worst_values(x.p.T, x.values[0], level)
+            np.testing.assert_allclose(rows, of_entry(name)(x.p, same, level).value, rtol=0, atol=1e-12)
+
+
+def test_sets_with_weights_or_costs(x64) -> None:
+    p, values, level = np.full(M, 0.2), np.arange(M) ** 2.0, 0.3
+    for entry in SETS.values():
+        told = [(entry.weighted, np.ones(M))] if entry.weighted else []
+        told += [(entry, line(M))] if entry.takes_cost else []
+        for other, options in told:
+            plain, same = entry.worst_case(p, values, level), other.worst_case(p, values, level, options)
+            np.testing.assert_allclose(plain.value, same.value, rtol=1e-12)
+    assert WEIGHTED
+    assert any(entry.takes_cost for entry in SETS.values())
+
+
+def test_sets_of_models_hold_them_alone(x64) -> None:
+    models = np.random.default_rng(0).dirichlet(np.ones(M), 3)
+    for entry in MODEL_SETS.values():
+        assert entry.of_models
+        found = entry.worst_case(models, np.arange(M) * 1.0, 0.0)
+        assert np.any(np.all(np.asarray(found.distribution) == models, axis=1))
+
+
+def test_level_rules_are_known() -> None:
+    for name, entry in SETS.items():
+        assert set(entry.level_rules) == {rule for rule, found in RULES.items() if name in found.sets}
 
 
 # --- numbers known from elsewhere ----------------------------------------------------------------------

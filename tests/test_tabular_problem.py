@@ -20,7 +20,8 @@ from deeprok.tabular import (
     read_csv,
     write_csv,
 )
-from deeprok.tabular.model import COLUMNS, lay_out
+from deeprok.tabular.files import COLUMNS
+from deeprok.tabular.layout import lay_out
 from deeprok.uncertainty import likelihood_ratio, weissman
 
 HEADER = ",".join(COLUMNS)
@@ -195,7 +196,7 @@ BAD_FILES: list[tuple[str, list[str], str]] = [
     (
         "long cell",
         [*GOOD, "1,0,0," + "9x" * 100_000 + ",0"],
-        "line 6: probability is '(9x){39}9…'; it must be a number",
+        "line 6: probability is '(9x){26}9…(9x){13}'; it must be a number",
     ),
     ("quotes", [*GOOD, '1,0,0,"1,0'], "line 6: probability is '\"1'; it must be a number"),
     ("short line", [*GOOD, "1,0,0,1"], "line 6: there are 4 values; there must be 5"),
@@ -222,7 +223,7 @@ def test_bad_files_get_one_sentence_with_the_line(lines: list[str], said: str, t
         ),
         (HEADER + ",idoutcome", "line 1: there is the column 'idoutcome' too many"),
         (HEADER + ",reward", "line 1: there is the column 'reward' too many"),
-        (HEADER + "," + "x" * 1000, "line 1: there is the column 'x{79}…' too many in the columns .{80}; needed"),
+        (HEADER + "," + "x" * 1000, "line 1: there is the column 'x{53}…x{26}' too many in the columns .{80}; needed"),
     ],
 )
 def test_bad_headers(header: str, said: str, tmp_path: Path) -> None:

@@ -25,8 +25,9 @@ from deeprok.tabular import (
     from_transitions,
     radii,
     solve,
+    sweep_radii,
 )
-from deeprok.tabular.solve import Setting
+from deeprok.tabular.setting import Setting
 
 # --- oracles ------------------------------------------------------------------------------------------
 
@@ -576,7 +577,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"radius": FULL, "rect": "s"}, r"radius has the shape \[5, 3\]; it must be a number or \[S\] = \[5\]$"),
     ({"set": "cvar", "radius": 0.0}, "radius is 0; for the set cvar"),
     ({"set": "contamination", "radius": 1.1}, "radius is 1.1; for the set contamination"),
-    ({"set": "cvar", "radius": 0.5, "rect": "s"}, "rect is 's' and set 'cvar'; the sets with a budget to share are l1"),
+    (
+        {"set": "cvar", "radius": 0.5, "rect": "s"},
+        "rect is 's' and set 'cvar'; the sets with a budget to share are contamination, l1",
+    ),
     ({"radius": np.inf, "rect": "s"}, "radius is inf; a budget to share is a finite number"),
     ({"set": "finite"}, "the problem has no models"),
     ({"weights": np.ones(5), "set": "kl"}, "weights are given, but set is 'kl'"),
@@ -619,6 +623,43 @@ def test_all_states_need_all_rewards() -> None:
 def test_bad_policies(policy: Any, said: str) -> None:
     with pytest.raises(DeeprokError, match=said):
         evaluate(random_problem(), policy, set="l1", radius=0.1)
+
+
+# --- the price of robustness ---------------------------------------------------------------------------
+
+
+def test_a_sweep_judges_each_policy_twice() -> None:
+    problem, radii, heard = random_problem(), [0.0, 0.3, 1.2], []
+    setting: Setting = {"set": "l1", "discount": 0.9}
+    swept = sweep_radii(problem, radii, 2, advance=lambda count, work: heard.append((count, work)), **setting)
+    nominal = solve(problem, objective="nominal", discount=0.9)
+    for i, radius in enumerate(radii):
+        robust = solve(problem, radius=radius, **setting)
+        assert swept.value[i] == pytest.approx(robust.values[2], abs=1e-7)
+        worth = evaluate(problem, robust.policy, objective="nominal", discount=0.9).values[2]
+        assert swept.price[i] == pytest.approx(nominal.values[2] - worth, abs=1e-7)
+        worst = evaluate(problem, nominal.policy, radius=radius, **setting).values[2]
+        assert swept.protection[i] == pytest.approx(robust.values[2] - worst, abs=1e-7)
+    assert swept.nominal == pytest.approx(nominal.values[2], abs=1e-7)
+    assert sum(work for _, work in heard) == pytest.approx(1.0)
+    assert heard[-1][0] == len(radii)
+    friendly = sweep_radii(problem, radii, objective="optimistic", **setting)
+    assert friendly.price is None
+    assert friendly.protection is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"radii": [0.1], "set": "l3"}, "unknown set 'l3'"),
+        ({"radii": []}, r"radii have the shape \[0\]"),
+        ({"radii": [-0.1, 0.1]}, "radius is -0.1"),
+        ({"radii": [0.1], "state": 5}, "state is 5; there are the states 0 to 4"),
+    ],
+)
+def test_bad_sweeps(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(DeeprokError, match=said):
+        sweep_radii(random_problem(), **arguments)
 
 
 def test_every_set_is_tested() -> None:

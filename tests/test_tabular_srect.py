@@ -15,9 +15,11 @@ from scipy.optimize import linprog
 from scipy.special import rel_entr
 from test_tabular_solve import plain_policy, random_problem
 
-from deeprok.tabular import RMDP, Solution, evaluate, from_arrays, solve
+from deeprok.tabular import RMDP, SETS, Solution, evaluate, from_arrays, solve
 from deeprok.tabular import s_rectangular as srect
-from deeprok.uncertainty import balls
+from deeprok.uncertainty.sets import Tangent, ellipsoid, fill, transport
+from deeprok.uncertainty.sets.fill import l1_best_policy, l1_of_policy
+from deeprok.uncertainty.sets.shared_budget import Shared, SharedBudget
 
 A, M, COUNT = 3, 4, 32
 
@@ -36,7 +38,7 @@ class Family(NamedTuple):
     slope: Callable[[np.ndarray, np.ndarray, Extra], np.ndarray]
     everything: float  # that lets nature do all it can with one action
     keeps_support: bool = False
-    tangent: Callable[..., balls.Tangent] | None = None  # (p, v, level, extra), if it has no backup of its own
+    tangent: Callable[..., Tangent] | None = None  # (p, v, level, extra), if it has no backup of its own
 
 
 def over(x: np.ndarray, p: np.ndarray) -> np.ndarray:
@@ -84,25 +86,25 @@ FAMILIES: dict[str, Family] = {
         lambda q, p, x: np.abs(q - p).max(),
         largest,
         everything=1.0,
-        tangent=lambda p, v, level, x: balls.linf_tangent(p, v, level),
+        tangent=lambda p, v, level, x: fill.linf_tangent(p, v, level),
     ),
     "l2": Family(  # and ellipsoids
         norm,
         lambda q, p, x: x.weights * (q - p) / max(norm(q, p, x), 1e-300),
         everything=2.0,
-        tangent=lambda p, v, level, x: balls.ellipsoid_tangent(p, v, level, x.weights),
+        tangent=lambda p, v, level, x: ellipsoid.ellipsoid_tangent(p, v, level, x.weights),
     ),
     "weighted l1": Family(
         lambda q, p, x: x.weights @ np.abs(q - p),
         lambda q, p, x: x.weights * np.sign(q - p),
         everything=4.0,
-        tangent=lambda p, v, level, x: balls.weighted_l1_tangent(p, v, level, x.weights),
+        tangent=lambda p, v, level, x: transport.weighted_l1_tangent(p, v, level, x.weights),
     ),
     "wasserstein": Family(
         lambda q, p, x: passed(x) @ np.abs(np.cumsum(q - p)),
         lambda q, p, x: np.cumsum((passed(x) * np.sign(np.cumsum(q - p)))[::-1])[::-1],
         everything=4.0,
-        tangent=lambda p, v, level, x: balls.wasserstein_tangent(
+        tangent=lambda p, v, level, x: transport.wasserstein_tangent(
             p, v, level, jnp.abs(x.places[:, None] - x.places[None, :])
         ),
     ),
@@ -110,7 +112,7 @@ FAMILIES: dict[str, Family] = {
         lambda q, p, x: emptied(q, p)[0],
         lambda q, p, x: emptied(q, p)[1],
         everything=1.0,
-        tangent=lambda p, v, level, x: balls.contamination_tangent(p, v, level),
+        tangent=lambda p, v, level, x: fill.contamination_tangent(p, v, level),
     ),
 }
 
@@ -195,16 +197,16 @@ def lower_bound(
 
 
 class Found(NamedTuple):
-    best: srect.Shared  # the best policy
-    own: srect.Shared  # the worst case of that policy
-    given: srect.Shared  # of another
+    best: Shared  # the best policy
+    own: Shared  # the worst case of that policy
+    given: Shared  # of another
 
 
 def both(family: str, problem: Problem, budget: jax.Array) -> Found:
     p, v, tangent = problem.p, problem.v, FAMILIES[family].tangent
     if tangent is None:
-        best = srect.BACKUPS[family](p, v, problem.valid, budget)
-        of_policy = functools.partial(srect.OF_POLICY[family], p, v)
+        best = SETS[family].shared.best_policy(p, v, problem.valid, budget)
+        of_policy = functools.partial(SETS[family].shared.of_policy, p, v)
     else:
         each = functools.partial(jax.vmap(tangent, (0, 0, 0, None)), p, v)
         best = srect.by_tangents(lambda share: each(share, problem.extra), problem.valid, budget)
@@ -245,13 +247,13 @@ def test_policy_nature_and_value_are_the_best_there_are(name: str) -> None:
 
 
 def test_every_set_with_a_budget_is_tested() -> None:
-    assert set(srect.BUDGETS) == set(FAMILIES) - {"weighted l1"}
+    assert {name for name, family in SETS.items() if srect.shares_budget(family)} == set(FAMILIES) - {"weighted l1"}
 
 
 def test_known_numbers(x64) -> None:
     p = np.array([[0.3, 0.2, 0.1, 0.4], [0.3, 0.6, 0.1, 0.0], [0.1, 0.3, 0.6, 0.0]])
     v = np.array([[3, 2, 4, 1], [3, 1.3, 4, 4], [6, 0.3, 4.5, 6]])
-    backup = jax.jit(jax.vmap(srect.l1, (None, None, None, 0)))
+    backup = jax.jit(jax.vmap(l1_best_policy, (None, None, None, 0)))
     best = backup(p, v, np.ones(A, bool), np.array([0, 0.5, 1, 2]))
     np.testing.assert_allclose(best.value, [3.39, 2.19, 1.849438202, 1.459767687], atol=1e-9)
 
@@ -323,12 +325,11 @@ def test_a_policy_that_is_not_the_best_is_found_out(monkeypatch: pytest.MonkeyPa
     problem = from_arrays(rng.dirichlet(np.ones(7), (7, 2)), rng.normal(size=(7, 2)))
     even = np.full((7, 2), 0.5)
 
-    def wrong(*args: Any) -> srect.Shared:
-        best = srect.l1(*args)
+    def wrong(*args: Any) -> Shared:
+        best = l1_best_policy(*args)
         return best._replace(policy=jnp.full_like(best.policy, 0.5))
 
-    monkeypatch.setitem(srect.BACKUPS, "tv", wrong)  # and no other test solves this set with as many states
-    monkeypatch.setitem(srect.OF_POLICY, "tv", srect.l1_of_policy)
+    monkeypatch.setitem(SETS, "tv", SETS["l1"]._replace(shared=SharedBudget(wrong, l1_of_policy)))
     setting: dict[str, Any] = {"radius": 0.3, "discount": 0.9, "rect": "s", "method": "vi"}
     given = {key: value for key, value in setting.items() if key != "method"}
     found, exact = solve(problem, "tv", **setting), solve(problem, "l1", **setting).values

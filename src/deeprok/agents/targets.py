@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from deeprok.core.pytree import record
 from deeprok.environments.base import Transition
-from deeprok.uncertainty.balls import WorstCase
+from deeprok.uncertainty import WorstCase
 
 #: `(theta, obs) -> V(s)`, a number.
 Value = Callable[[jax.Array, jax.Array], jax.Array]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import math
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import tyro
@@ -21,19 +19,22 @@ from rich.table import Table
 from deeprok import plot as figures
 from deeprok.cli import streams
 from deeprok.cli.options import option_names
-from deeprok.core.errors import DeeprokError, shown, unknown
+from deeprok.core.errors import DeeprokError, shown
 from deeprok.core.files import write_atomically
-from deeprok.tabular import RMDP, SETS, Solution, evaluate, read_csv, solve, write_csv
+from deeprok.tabular import SETS, Solution, Sweep, read_csv, solve, sweep_radii, write_csv
 from deeprok.tabular.model import Support
 from deeprok.tabular.problems import PROBLEMS, Instance, Labels, parse
-from deeprok.tabular.solve import Method, Objective, Rect, Setting
+from deeprok.tabular.setting import Objective, Rect, Setting
+from deeprok.tabular.solvers import Method
 from deeprok.training.progress import work_bar
 
 _SHOWN = 20  # states printed of a model that has more
 _FILE_DISCOUNT = 0.99
 _MOST_RADII = 10_000  # of a sweep
 
-Advance = Callable[[float], None]
+_SET_HELP = f"Family of sets around each row: {', '.join(SETS)}."
+_WITHOUT_LEVEL = [name for name, family in SETS.items() if not family.has_level]
+_RADIUS_HELP = f"Level of the set, or LOW:HIGH:COUNT for a sweep; the sets {' and '.join(_WITHOUT_LEVEL)} have none."
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,8 @@ class Solve:
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """A CSV file, or a problem that 'deeprok problems' lists: NAME or NAME:parameter=value,…"""
-    set: Annotated[str, tyro.conf.arg(metavar="SET")] = "l1"
-    """Family of sets around each row: l1, tv, linf, l2, chi2, kl, burg, wasserstein, contamination, cvar, …"""
-    radius: Annotated[str | None, tyro.conf.arg(metavar="RADIUS")] = None
-    """Level of the set, or LOW:HIGH:COUNT for a sweep; the sets minimum and finite have none."""
+    set: Annotated[str, tyro.conf.arg(metavar="SET", help=_SET_HELP)] = "l1"
+    radius: Annotated[str | None, tyro.conf.arg(metavar="RADIUS", help=_RADIUS_HELP)] = None
     discount: Annotated[
         float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="(default: the problem's own; 0.99 for a file)")
     ] = None
@@ -87,12 +86,12 @@ def run(words: Sequence[str]) -> None:
     if not 0 <= options.state < problem.model.states:
         raise DeeprokError(f"state is {options.state}; there are the states 0 to {problem.model.states - 1}")
     if isinstance(radii, np.ndarray):
-        swept = _sweep(problem, options, radii, streams.err)
+        swept = _sweep(problem, options, radii)
         path = options.plot or (None if options.json else Path(f"sweep-{problem.name}.png"))
         if path:
             _draw(swept, problem, options, path)
         if options.json:
-            print(json.dumps(swept.to_dict(problem, options)))
+            print(json.dumps(_swept(swept, problem, options)))
         else:
             _print_sweep(swept, problem, options, streams.out)
             streams.out.print(f"plot: {path}", highlight=False, soft_wrap=True)
@@ -139,7 +138,7 @@ def _radii(text: str | None) -> float | np.ndarray | None:
 
 def _check(options: Solve, sweeping: bool) -> None:
     """Raises on what does not go together, before anything is computed."""
-    if sweeping and (options.objective == "nominal" or options.set in ("minimum", "finite")):
+    if sweeping and (options.objective == "nominal" or options.set in _WITHOUT_LEVEL):
         what = "objective is nominal" if options.objective == "nominal" else f"the set {options.set} has no radius"
         raise DeeprokError(f"radius is '{options.radius}', but {what}; there is nothing to sweep over")
     if options.worst_model and (sweeping or options.horizon):
@@ -254,94 +253,27 @@ def _action(chosen: np.ndarray, names: Sequence[object]) -> str:
 # --- a sweep -------------------------------------------------------------------------------------------
 
 
-class Sweep(NamedTuple):
-    """Values of one state, for each radius R; what can't be judged is left out."""
-
-    radius: np.ndarray  # [R]
-    value: np.ndarray  # [R] of the policy for that radius, against nature
-    nominal: float  # of the nominal policy in the nominal model
-    nominal_value: np.ndarray | None  # [R] of the policy for that radius in the nominal model
-    unprotected: np.ndarray | None  # [R] of the nominal policy against nature
-    error_bound: float  # the largest of all
-    iterations: int
-    seconds: float
-
-    @property
-    def price(self) -> np.ndarray | None:
-        """[R] what the robust policy loses in the nominal model."""
-        return None if self.nominal_value is None else np.maximum(self.nominal - self.nominal_value, 0.0)
-
-    @property
-    def protection(self) -> np.ndarray | None:
-        """[R] what it gains over the nominal policy in the worst case."""
-        return None if self.unprotected is None else np.maximum(self.value - self.unprotected, 0.0)
-
-    def to_dict(self, problem: Instance, options: Solve) -> dict[str, Any]:
-        """For JSON."""
-        fields = ("radius", "value", "nominal", "nominal_value", "unprotected", "price", "protection")
-        found = {name: getattr(self, name) for name in fields}
-        lists = {name: x.tolist() if isinstance(x, np.ndarray) else x for name, x in found.items()}
-        ending = {"error_bound": self.error_bound, "iterations": self.iterations, "seconds": self.seconds}
-        return _described(problem, options, None) | {"state": options.state} | lists | ending
+def _sweep(problem: Instance, options: Solve, radii: np.ndarray) -> Sweep:
+    setting = _setting(problem, options, None)
+    with work_bar(streams.err, 1.0) as done:
+        return sweep_radii(
+            problem.model,
+            radii,
+            options.state,
+            options.tol,
+            options.method,
+            lambda count, work: done(f"{count} of {len(radii)} radii done", work),
+            **setting,
+        )
 
 
-def _sweep(problem: Instance, options: Solve, radii: np.ndarray, err: Console) -> Sweep:
-    began = time.perf_counter()
-    model, s = problem.model, options.state
-    # With a horizon, values of the next stage are put into the rewards, which nature then must know of all successors.
-    judged = options.objective == "robust" and not (options.horizon and options.support == "all")
-    first = _setting(problem, options, float(radii[0]))
-    if options.set not in SETS:
-        raise unknown("set", options.set, SETS)
-    for radius in radii[[0, -1]]:
-        SETS[options.set].check_level(float(radius), field="radius")
-    found: list[Solution] = []
-    rows: list[tuple[float, ...]] = []
-    with work_bar(err, 1 + len(radii) * (3 if judged else 1)) as done:
-
-        def advance(work: float) -> None:
-            done(f"{len(found)} of {len(radii)} radii done", work)
-
-        absent: Setting = {**first, "objective": "nominal"}
-        plain = solve(model, **absent, tol=options.tol, method=options.method, advance=advance)
-        for radius in radii.tolist():
-            setting: Setting = {**first, "radius": radius}
-            robust = solve(model, **setting, tol=options.tol, method=options.method, advance=advance)
-            found.append(robust)
-            row = [_at(robust, s)]
-            if judged:
-                # Nature knows the one action of a state, and spends a shared budget on it.
-                alone: Setting = {**setting, "rect": "sa"}
-                row.append(_worth(model, robust.policy, absent, options.tol, advance)[s])
-                row.append(_worth(model, plain.policy, alone, options.tol, advance)[s])
-            rows.append(tuple(row))
-    columns = [np.array(column) for column in zip(*rows, strict=True)]
-    bound = max(x.error_bound for x in (plain, *found))
-    total = plain.iterations + sum(x.iterations for x in found)
-    value, nominal_value, unprotected = columns if judged else (columns[0], None, None)
-    if nominal_value is not None and unprotected is not None:
-        # Differences below the error of their terms are none.
-        nominal_value = np.where(_at(plain, s) - nominal_value > 4 * options.tol, nominal_value, _at(plain, s))
-        unprotected = np.where(value - unprotected > 4 * options.tol, unprotected, value)
-    return Sweep(radii, value, _at(plain, s), nominal_value, unprotected, bound, total, time.perf_counter() - began)
-
-
-def _at(found: Solution, state: int) -> float:
-    return float(found.values[(0, state) if found.values.ndim == 2 else state])
-
-
-def _worth(model: RMDP, policy: np.ndarray, setting: Setting, tol: float, advance: Advance) -> np.ndarray:
-    """[S] what a policy is worth; with a horizon it has one rule for each stage."""
-    horizon = setting["horizon"]
-    if horizon is None:
-        return evaluate(model, policy, tol, advance, **setting).values
-    values = np.zeros(model.states)
-    for rule in policy[::-1]:
-        ahead = dataclasses.replace(model, reward=model.reward + setting["discount"] * values[model.successor])
-        one: Setting = {**setting, "horizon": 1}
-        values = evaluate(ahead, rule, tol, **one).values[0]
-        advance(1 / horizon)
-    return values
+def _swept(swept: Sweep, problem: Instance, options: Solve) -> dict[str, Any]:
+    """A sweep, as JSON has it."""
+    fields = ("radius", "value", "nominal", "nominal_value", "unprotected", "price", "protection")
+    found = {name: getattr(swept, name) for name in fields}
+    lists = {name: x.tolist() if isinstance(x, np.ndarray) else x for name, x in found.items()}
+    ending = {"error_bound": swept.error_bound, "iterations": swept.iterations, "seconds": swept.seconds}
+    return _described(problem, options, None) | {"state": options.state} | lists | ending
 
 
 def _print_sweep(swept: Sweep, problem: Instance, options: Solve, out: Console) -> None:

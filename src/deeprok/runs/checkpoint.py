@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -16,9 +13,9 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from deeprok.runs.settings import FORMAT
 from deeprok.core.errors import DeeprokError
 from deeprok.core.files import write_atomically
+from deeprok.runs.settings import FORMAT
 
 T = TypeVar("T")
 

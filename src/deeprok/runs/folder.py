@@ -21,13 +21,13 @@ from typing import Any, Literal, get_args
 import jax
 import numpy as np
 
+from deeprok.core.errors import DeeprokError
+from deeprok.core.files import as_numbers, parse_json, partial, read_bytes, write_atomically
+from deeprok.core.pytree import record
+from deeprok.estimators.randomness import stream_after
 from deeprok.runs import checkpoint
 from deeprok.runs.settings import Config, check, from_json
-from deeprok.core.errors import DeeprokError
-from deeprok.estimators.randomness import stream_after
-from deeprok.core.files import as_numbers, parse_json, read_bytes, partial, write_atomically
 from deeprok.training.scan import Program, RunState, make_program
-from deeprok.core.pytree import record
 
 Keep = Literal["best", "last"]
 KEEPS: tuple[str, ...] = get_args(Keep)

@@ -525,9 +525,11 @@ def _check_batch(config: Config, settings: PolicyConfig, world: World) -> None:
 def _check_policy(config: Config, settings: PolicyConfig, world: World) -> None:
     SETS[settings.trajectory_set].check_level(settings.trajectory_level, "trajectory_level")
     if config.algorithm == "pg" and not settings.neutral:
+        alike = SETS[settings.trajectory_set].nominal_level
+        allowed = "which needs another set" if alike is None else f"which is level {alike:g}"
         raise DeeprokError(
             f"trajectory_level is {settings.trajectory_level:g} for the set {settings.trajectory_set}; for pg all "
-            "trajectories count alike (1 for cvar, else 0), take epopt or robust_pg for others"
+            f"trajectories count alike, {allowed}; take epopt or robust_pg for others"
         )
     if settings.inner == "ppo" and settings.trajectories % settings.minibatches:
         raise DeeprokError(

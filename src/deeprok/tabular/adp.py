@@ -26,10 +26,10 @@ import numpy as np
 
 from deeprok.core.errors import DeeprokError, unknown
 from deeprok.tabular.model import RMDP
-from deeprok.uncertainty import balls
+from deeprok.uncertainty import sets
 
-#: Sets by name. Entropic risk is a penalty: there are no p' that could be compared with p.
-SETS: dict[str, balls.AmbiguitySet] = {name: found for name, found in balls.SETS.items() if name != "entropic"}
+#: Sets by name. Of a penalty there are no p' that could be compared with p.
+SETS: dict[str, sets.AmbiguitySet] = {name: found for name, found in sets.SETS.items() if found.coherent}
 
 _LIMIT = 20_000  # iterations of an evaluation
 _RANK = 1e-10  # directions of the features that visits hardly show, relative to the largest, are not used
@@ -379,7 +379,7 @@ def _project(
       discount: γ.
       tol: relative change to stop at.
     """
-    worst_case = jax.vmap(balls.on_support(SETS[set].worst_case), (0, 0, None))
+    worst_case = jax.vmap(sets.on_support(SETS[set].worst_case), (0, 0, None))
     gain = reward + discount * paid
 
     def step(now: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
@@ -401,6 +401,6 @@ def _project(
 @functools.partial(jax.jit, static_argnums=0)
 def _largest(set: str, rows: jax.Array, radius: jax.Array) -> jax.Array:
     """[R, K] the largest probability that each outcome has in the set around its row."""
-    best_case = balls.optimistic(balls.on_support(SETS[set].worst_case))
+    best_case = sets.optimistic(sets.on_support(SETS[set].worst_case))
     each = jax.vmap(jax.vmap(best_case, (None, 0, None)), (0, None, None))
     return each(rows, jnp.eye(rows.shape[1], dtype=rows.dtype), radius).value

@@ -38,8 +38,8 @@ from numpy.typing import ArrayLike
 from deeprok.core.errors import DeeprokError, unknown
 from deeprok.core.pytree import record
 from deeprok.tabular.model import RMDP
-from deeprok.tabular.solve import SETS, check_radius
-from deeprok.uncertainty.balls import WorstCase, on_support
+from deeprok.tabular.setting import SETS, check_radius
+from deeprok.uncertainty import WorstCase, on_support
 
 _CHUNK = 10_000  # steps between two reports
 
@@ -94,7 +94,7 @@ def update_ball(
     seen = learner.seen.at[here].add(1.0)
     mean = learner.reward.at[here].add((reward - learner.reward[here]) / seen[here])
     n = jnp.sum(seen[state, action])
-    # γ max Q is kept, not computed here, so that values are sums alone: see `solve._outcomes`.
+    # γ max Q is kept, not computed here, so that values are sums alone: see `operator.Operator`.
     label = on_support(worst_case)(seen[state, action] / n, mean[state, action] + learner.ahead, radius).value
     old = learner.q[state, action]
     q = learner.q.at[state, action].set(old + (label - old) / (1 + (1 - discount) * n))
@@ -178,13 +178,14 @@ def learn(
             raise DeeprokError(f"{field} is {value:g}; it must lie between 0 and 1")
     if steps < 1:
         raise DeeprokError(f"steps is {steps}; it must be at least 1")
-    if set == "finite" and problem.models is None:
-        raise DeeprokError("set is 'finite', but the problem has no models; make it with from_models")
+    of_models = SETS[set].of_models
+    if of_models and problem.models is None:
+        raise DeeprokError(f"set is '{set}', but the problem has no models; make it with from_models")
     level = check_radius(problem, set, radius, "sa")
     with jax.enable_x64(True):
-        world = _world(problem, set == "finite")
+        world = _world(problem, of_models)
         valid = jnp.asarray(problem.valid)
-        learner = start_models(len(world.cumulative), valid) if set == "finite" else start_ball(valid)
+        learner = start_models(len(world.cumulative), valid) if of_models else start_ball(valid)
         play = functools.partial(_play, set, jnp.float64(discount), jnp.asarray(level), world)
         carry, key = (learner, jnp.int64(0)), jax.random.key(seed)
         for begin in range(0, steps, _CHUNK):

@@ -1,11 +1,11 @@
 """From counts to the size of a set: radii that hold the true distribution with a given probability.
 
-Each rule is one function `rule(counts, confidence) -> level` for the sets of `balls` that it names in
-`RULES`, built around the empirical distribution counts / n. A rule speaks of one row. That N rows hold at
+Each rule is one function `rule(counts, confidence) -> level` for the sets that name it, which `RULES` lists,
+built around the empirical distribution counts / n. A rule speaks of one row. That N rows hold at
 once with probability c is had from the confidence 1 − (1 − c) / N each, as `deeprok.tabular.radii` does.
 
 Outcomes that were not seen are outcomes too: the M of a rule are all that there may be, and the set must give
-them mass. A set that is cut to the outcomes that were seen (`balls.on_support`, KL, χ²) holds nothing.
+them mass. A set that is cut to the outcomes that were seen (`on_support`, KL, χ²) holds nothing.
 
 T. Weissman, E. Ordentlich, G. Seroussi, S. Verdú and M. J. Weinberger, "Inequalities for the L1 deviation of
   the empirical distribution", Hewlett-Packard Labs, HPL-2003-97, 2003.
@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike
 from scipy.special import gammaincinv
 
 from deeprok.core.errors import DeeprokError
+from deeprok.uncertainty.sets import SETS
 
 
 class Rule(Protocol):
@@ -88,10 +89,15 @@ def likelihood_ratio(counts: ArrayLike, confidence: float, outcomes: int | None 
     return np.divide(quantile, 2.0 * n, out=np.full_like(n, np.inf), where=n > 0)
 
 
+def _with_sets(name: str, level: Rule) -> LevelRule:
+    """A rule with the sets that say it is theirs."""
+    return LevelRule(level, tuple(family for family, found in SETS.items() if name in found.level_rules))
+
+
 RULES: dict[str, LevelRule] = {
-    "weissman": LevelRule(weissman, ("l1",)),
-    "hoeffding": LevelRule(hoeffding, ("l1",)),
-    "likelihood_ratio": LevelRule(likelihood_ratio, ("burg", "kl")),
+    "weissman": _with_sets("weissman", weissman),
+    "hoeffding": _with_sets("hoeffding", hoeffding),
+    "likelihood_ratio": _with_sets("likelihood_ratio", likelihood_ratio),
 }
 
 

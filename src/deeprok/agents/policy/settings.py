@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -72,8 +71,7 @@ class PolicyConfig:
     @property
     def neutral(self) -> bool:
         """Whether all trajectories count alike: the set holds nothing but the uniform distribution."""
-        nominal = {"cvar": 1.0, "minimum": math.nan}.get(self.trajectory_set, 0.0)
-        return self.trajectory_level == nominal
+        return self.trajectory_level == SETS[self.trajectory_set].nominal_level
 
 
 def _remedy(settings: PolicyConfig) -> str:

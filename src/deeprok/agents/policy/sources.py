@@ -23,7 +23,7 @@ from jax.scipy.special import log_ndtr, logsumexp, ndtr
 
 from deeprok.core.pytree import record
 from deeprok.environments.base import Model
-from deeprok.uncertainty.balls import cvar
+from deeprok.uncertainty import cvar
 from deeprok.uncertainty.models import Box
 
 #: A deviation, in widths of the box, with which a normal distribution cut off at its sides is uniform.

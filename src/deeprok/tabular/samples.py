@@ -1,0 +1,136 @@
+"""Models from samples, and the radii of sets that hold the true model."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from deeprok.core.errors import DeeprokError, unknown
+from deeprok.tabular.model import RMDP, assemble, broadcast, ids, nowhere
+from deeprok.uncertainty.radii import RULES
+
+#: What becomes of actions that samples don't show.
+UnseenActions = Literal["refuse", "leave_out"]
+
+
+def from_samples(
+    state: ArrayLike,
+    action: ArrayLike,
+    successor: ArrayLike,
+    reward: ArrayLike,
+    unseen_reward: ArrayLike | None = None,
+    possible: ArrayLike | None = None,
+    unseen_actions: UnseenActions = "refuse",
+) -> RMDP:
+    """A model from samples: frequencies as probabilities, mean rewards, and `counts` [S, A].
+
+    That a successor was not seen does not mean that there is none: nature may move mass to every state, or
+    to those that are `possible`. `radii` gives the sets that then hold the true model, which
+    is about transitions alone: rewards are taken as they were seen.
+
+    An action that a state was never seen to take can't be judged. It is left out only if that is asked for.
+    The values of `solve` are then those of policies that never take it, which is all that a lower bound needs;
+    an upper one (`objective="optimistic"`) knows nothing of it either.
+
+    Args:
+      state: [N] ids from 0 to S − 1; a terminal state needs a sample that stays where it is.
+      action: [N] ids from 0 to A − 1.
+      successor: [N] ids of states.
+      reward: [N].
+      unseen_reward: the reward of successors that were not seen, or the least that it may be: a number, [S, A]
+        or [S, A, S]. If it is not given, rewards must not depend on the successor in any sample.
+      possible: [S, S] or [S, A, S], the successors that there may be; all if not given.
+      unseen_actions: `refuse`, or `leave_out`.
+    """
+    s, a, t = (ids(x, name) for x, name in ((state, "state"), (action, "action"), (successor, "successor")))
+    r = np.asarray(reward, float)
+    if not (s.ndim == 1 and s.shape == a.shape == t.shape == r.shape):
+        shapes = ", ".join(str(x.shape) for x in (s, a, t, r))
+        raise DeeprokError(f"state, action, successor and reward have the shapes {shapes}; give lists of one length")
+    if unseen_actions not in get_args(UnseenActions):
+        raise unknown("unseen_actions", unseen_actions, get_args(UnseenActions))
+    if not s.size or min(s.min(), a.min(), t.min()) < 0:
+        return assemble(s, a, t, np.ones(len(s)), r, nowhere)  # which says what is wrong
+    pair, seen = np.unique(s * (a.max() + 1) + a, return_inverse=True)
+    weight = 1.0 / np.bincount(seen)[seen]
+    model = assemble(s, a, t, weight, r, nowhere)
+    counts = np.zeros(model.states * model.actions, np.int64)
+    counts[pair] = np.bincount(seen)
+    never = np.argwhere(~model.valid)
+    if len(never) and unseen_actions == "refuse":
+        raise DeeprokError(
+            f"the samples show no (s, a) = ({never[0, 0]}, {never[0, 1]}), nor {len(never) - 1} others of"
+            f" {model.valid.size}; unseen_actions='leave_out' finds a policy that does not take them"
+        )
+    full = _with_unseen(model, unseen_reward, possible)
+    return dataclasses.replace(full, counts=counts.reshape(model.states, model.actions))
+
+
+def _with_unseen(model: RMDP, reward: ArrayLike | None, possible: ArrayLike | None) -> RMDP:
+    """A model of samples with the successors that it may have besides; see `from_samples`."""
+    S, A = model.states, model.actions
+    constant = model.constant
+    if reward is None and possible is None and constant.all():
+        return dataclasses.replace(model, support="all")
+    allowed = np.ones((S, 1, S), bool) if possible is None else np.asarray(possible, bool)
+    allowed = broadcast(allowed[:, None] if allowed.ndim == 2 else allowed, (S, A, S), "possible")
+    state, action = np.divmod(model.row, A)
+    stray = np.flatnonzero(~allowed[state, action, model.successor])
+    if stray.size:
+        i = stray[0]
+        raise DeeprokError(
+            f"possible is false for (s, a) = ({state[i]}, {action[i]}) and its successor {model.successor[i]}, which"
+            " the samples show; it must be true for all that they show"
+        )
+    unseen = allowed & model.valid[:, :, None]
+    unseen[state, action, model.successor] = False
+    if reward is None and not constant.all() and unseen.any():
+        here = divmod(int(np.flatnonzero(~constant)[0]), A)
+        raise DeeprokError(
+            f"the rewards of (s, a) = {here} differ by successor, and {unseen.sum()} successors that there may be were"
+            " not seen; give unseen_reward, the least that they may bring, or rule them out by possible"
+        )
+    first = model.reward[np.minimum(model.start[:-1], len(model.reward) - 1)].reshape(S, A)
+    given = first if reward is None else np.asarray(reward, float)
+    rewards = broadcast(given[:, :, None] if given.ndim == 2 else given, (S, A, S), "unseen_reward")
+    s, a, t = np.nonzero(unseen)
+    listed = assemble(
+        np.concatenate([state, s]),
+        np.concatenate([action, a]),
+        np.concatenate([model.successor, t]),
+        np.concatenate([model.probability, np.zeros(len(s))]),
+        np.concatenate([model.reward, rewards[s, a, t]]),
+        nowhere,
+        (S, A),
+    )
+    return dataclasses.replace(listed, support="listed")
+
+
+def radii(problem: RMDP, confidence: float, rule: str = "weissman") -> np.ndarray:
+    """[S, A] radii such that all sets together hold the true model, with a given probability.
+
+    Then the values of `solve` are lower bounds of what its policy is worth in the true model, with that
+    probability: whichever policy it is, since all rows are held at once.
+
+    Args:
+      problem: a model made by `from_samples`.
+      confidence: the probability, in (0, 1). What is missing to 1 is shared by all rows.
+      rule: a name of `deeprok.uncertainty.RULES`, which says for which sets it is.
+    """
+    if rule not in RULES:
+        raise unknown("rule", rule, RULES)
+    if problem.counts is None:
+        raise DeeprokError("the problem has no counts; make it with from_samples")
+    if not 0 < confidence < 1:
+        raise DeeprokError(f"confidence is {confidence:g}; it must lie between 0 and 1, both excluded")
+    length = np.diff(problem.start).reshape(problem.counts.shape)
+    outcomes = np.where(problem.valid & (problem.support == "all"), problem.states, length)
+    each = 1 - (1 - confidence) / max(1, int((outcomes > 1).sum()))
+    levels = np.zeros(outcomes.shape)
+    for size in np.unique(outcomes[outcomes > 0]).tolist():
+        rows = outcomes == size
+        levels[rows] = RULES[rule].level(problem.counts[rows][:, None], each, outcomes=size)
+    return levels

@@ -1,0 +1,156 @@
+"""Ellipsoids: the Euclidean distance, with and without weights, and χ².
+
+They are one problem. Without p' ≥ 0 its least point is known in closed form. Outcomes that come out negative
+there are 0 in the answer too, so they are dropped until none is left: the idea of Michelot's projection on the
+simplex.
+
+G. N. Iyengar, "Robust dynamic programming", Mathematics of Operations Research, 2005.
+C. Michelot, "A finite algorithm for finding the projection of a point onto the canonical simplex of
+  Rⁿ", Journal of Optimization Theory and Applications, 1986.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from deeprok.core.errors import DeeprokError
+from deeprok.uncertainty.sets.base import (
+    AmbiguitySet,
+    Level,
+    Tangent,
+    WorstCase,
+    expectation,
+    radius_check,
+    to_unit,
+)
+from deeprok.uncertainty.sets.shared_budget import Tilt, by_prices
+
+
+def l2(p: jax.Array, values: jax.Array, level: Level) -> WorstCase:
+    """Euclidean distance: √Σ (p' − p)² ≤ level.
+
+    Args:
+      p: [M] the distribution the set is built on.
+      values: [M] the value of each outcome.
+      level: the radius; √2 is everything.
+    """
+    return WorstCase(*l2_tangent(p, values, level)[:2])
+
+
+def l2_tangent(p: jax.Array, values: jax.Array, level: Level) -> Tangent:
+    """`l2` with its tangent."""
+    return _ellipsoid(p, values, jnp.ones_like(p), jnp.square(level))
+
+
+def ellipsoid(p: jax.Array, values: jax.Array, level: Level, weights: jax.Array) -> WorstCase:
+    """An ellipsoid along the axes: √Σ w (p' − p)² ≤ level.
+
+    Args:
+      p: [M] the distribution the set is built on.
+      values: [M] the value of each outcome.
+      level: the radius.
+      weights: [M] the positive w; a large one holds its outcome near p.
+    """
+    return WorstCase(*ellipsoid_tangent(p, values, level, weights)[:2])
+
+
+def ellipsoid_tangent(p: jax.Array, values: jax.Array, level: Level, weights: jax.Array) -> Tangent:
+    """`ellipsoid` with its tangent."""
+    return _ellipsoid(p, values, 1.0 / weights, jnp.square(level))
+
+
+def chi2(p: jax.Array, values: jax.Array, level: Level) -> WorstCase:
+    """χ² divergence: Σ (p' − p)² / p ≤ level, on the outcomes that have mass.
+
+    Until an outcome is emptied the worst case is the mean less √level standard deviations.
+
+    Args:
+      p: [M] the distribution the set is built on.
+      values: [M] the value of each outcome.
+      level: the radius.
+    """
+    return WorstCase(*_ellipsoid(p, values, p, level)[:2])
+
+
+def _ellipsoid(p: jax.Array, values: jax.Array, a: jax.Array, level: Level) -> Tangent:
+    """Σ (p' − p)² / a ≤ level, where a = 0 holds an outcome at p; the tangent is in the root of the level.
+
+    With only the outcomes of `active` in play, and those allowed to be negative, the least point is
+    p' = p + a (shift − t (v − mean)): the shift hands out what the others have lost, t spends what the
+    level leaves. What is negative there is 0 in the answer: the active sets shrink to the right one.
+    """
+    u, span = to_unit(values, a > 0.0)
+    price = jnp.where(a > 0.0, p * p / jnp.where(a > 0.0, a, 1.0), 0.0)  # of emptying an outcome
+    budget = jnp.minimum(level, np.finfo(u.dtype).max)
+
+    def least(active: jax.Array) -> tuple[jax.Array, jax.Array]:
+        b = jnp.where(active, a, 0.0)
+        total = jnp.sum(b)
+        lost = jnp.sum(jnp.where(active, 0.0, p))
+        away = u - jnp.sum(b * u) / total
+        away = away - jnp.sum(b * away) / total  # once more, since t can be large
+        spread = jnp.sum(b * away * away)
+        left = jnp.maximum(budget - jnp.sum(jnp.where(active, 0.0, price)) - lost * lost / total, 0.0)
+        t = jnp.sqrt(left) / jnp.sqrt(jnp.where(spread > 0.0, spread, jnp.inf))
+        q = jnp.where(active, p + b * (lost / total - t * away), 0.0)
+        # Its multiplier is √level / t. Without outcomes dropped, also at level 0, that is the root of the spread.
+        share = left / jnp.where(budget > 0.0, budget, 1.0)
+        return q, jnp.sqrt(spread / jnp.where(budget > 0.0, jnp.maximum(share, np.finfo(u.dtype).tiny), 1.0))
+
+    State = tuple[jax.Array, tuple[jax.Array, jax.Array]]
+
+    def drop(state: State) -> State:
+        active = state[0] & (state[1][0] >= 0.0)
+        return active, least(active)
+
+    everything = jnp.ones(p.shape, bool)
+    start = (everything, least(everything))
+    _, (q, steepness) = jax.lax.while_loop(lambda state: jnp.any(state[1][0] < 0.0), drop, start)
+    return Tangent(expectation(q, values), q, span * steepness)
+
+
+def check_weights(weights: np.ndarray, field: str = "weights") -> None:
+    """Raises unless weights [M] are positive and finite."""
+    wrong = np.flatnonzero(~(np.isfinite(weights) & (np.asarray(weights) > 0)))
+    if wrong.size:
+        raise DeeprokError(f"{field} has {weights[wrong[0]]:g} for outcome {wrong[0]}; a weight is a positive number")
+
+
+def _tilt_chi2(p: jax.Array, above: jax.Array, price: jax.Array) -> Tilt:
+    """Rows p (c − λv/2)₊ with c such that they sum to 1: too large at first, as outcomes above c drop out."""
+    half = price[:, None] / 2 * above
+
+    def level(active: jax.Array) -> tuple[jax.Array, jax.Array]:
+        q = jnp.where(active, p, 0.0)
+        c = (1.0 + jnp.sum(q * half, axis=1)) / jnp.sum(q, axis=1)
+        return active, c[:, None] - half
+
+    def drop(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        return level(state[0] & (state[1] > 0.0))
+
+    def unfinished(state: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return jnp.any(state[0] & ~(state[1] > 0.0))
+
+    active, factor = jax.lax.while_loop(unfinished, drop, level(p > 0.0))
+    factor = jnp.where(active, factor, 0.0)
+    distribution = p * factor
+    mean = jnp.sum(distribution * above, axis=1)
+    kept = jnp.where(active, p, 0.0)
+    centre = jnp.sum(kept * above, axis=1) / jnp.sum(kept, axis=1)
+    slope = jnp.sum(kept * (above - centre[:, None]) ** 2, axis=1) / 2
+    return Tilt(mean, slope, jnp.sum(p * (factor - 1.0) ** 2, axis=1) + price * mean, distribution)
+
+
+ELLIPSOID = AmbiguitySet(
+    ellipsoid, radius_check("ellipsoid"), nominal_level=0.0, reach="all", tangent=ellipsoid_tangent
+)
+L2 = AmbiguitySet(l2, radius_check("l2"), nominal_level=0.0, reach="all", weighted=ELLIPSOID, tangent=l2_tangent)
+CHI2 = AmbiguitySet(
+    chi2,
+    radius_check("chi2"),
+    nominal_level=0.0,
+    reach="support",
+    shared=by_prices(_tilt_chi2, keeps_support=True),
+)
