@@ -40,7 +40,7 @@ from deeprok.core.fields import (
 from deeprok.core.files import as_tuples, parse_json
 from deeprok.environments import WORLDS, Interval, World, with_model
 from deeprok.environments.cartpole import Integrator
-from deeprok.estimators import ESTIMATORS, Context, GradientConfig, Part
+from deeprok.estimators import ESTIMATORS, Context, Part
 from deeprok.uncertainty import SETS
 from deeprok.uncertainty.models import (
     Box,
@@ -164,7 +164,7 @@ class Config:
     """Activation of the hidden layers: tanh, relu, sigmoid, elu or silu."""
     input_scale: InputScale = ()
     """What each observation is multiplied by before the network; if empty 1."""
-    estimator: EstimatorConfig = GradientConfig()
+    estimator: EstimatorConfig = PARTS["gradient"].presets["paper"]
     """How the weights are learned."""
     prior: str = ""
     """Run folder whose last belief is where this run begins: mean and covariance."""
