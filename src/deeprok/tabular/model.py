@@ -48,9 +48,8 @@ class RMDP:
       probability: [N], those of a state and action sum to 1.
       reward: [N], by successor.
       models: [K, N], the probabilities in each of K models for the set `finite`; `probability` is their mean.
-      counts: [S, A], how often each action was seen, if the model is made of samples.
-      support: where nature may move mass if solvers are not told. The successors of a model that is known
-        are known; samples need not show all there are.
+      counts: [S, A], how often each action was observed, if the model is made from samples.
+      support: where nature may move mass by default. Samples need not show all successors that exist.
     """
 
     states: int

@@ -161,7 +161,7 @@ def learn(
     Args:
       problem: the model that is simulated; its tables of size S×A×S are made.
       set: the family of sets, a name of `deeprok.tabular.SETS`.
-      radius: the level of the set: a number, [S] or [S, A]; `minimum` and `finite` have none.
+      radius: the level of the set: a number, [S] or [S, A]; not needed if the set has none.
       discount: γ, above 0 and below 1.
       steps: transitions.
       seed: of the random numbers.

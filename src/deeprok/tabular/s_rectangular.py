@@ -1,7 +1,7 @@
 """s-rectangular sets: nature has one budget for all actions of a state, and the best policy is randomised.
 
 `deeprok.uncertainty.sets.shared_budget` has the equation that all methods solve, and the sets with a method of
-their own. Here are the methods for any set that has tangents, and the choice between the two.
+their own. Here are the methods for any set that has tangents.
 
 J. E. Kelley, "The cutting-plane method for solving convex programs", Journal of the SIAM 8(4), 1960.
 """
@@ -14,15 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deeprok.uncertainty.sets import AmbiguitySet, Tangent
+from deeprok.uncertainty.sets import Tangent
 from deeprok.uncertainty.sets.shared_budget import STEPS, Carry, Shared, meet
 
 _Tangents = Callable[[jax.Array], Tangent]
-
-
-def shares_budget(family: AmbiguitySet) -> bool:
-    """Whether actions can share the level of a set."""
-    return family.shared is not None or family.tangent is not None
 
 
 def by_tangents(tangent: _Tangents, valid: jax.Array, budget: jax.Array) -> Shared:

@@ -12,7 +12,7 @@ from deeprok.core.errors import DeeprokError, unknown
 from deeprok.tabular.model import RMDP, assemble, broadcast, ids, nowhere
 from deeprok.uncertainty.radii import RULES
 
-#: What becomes of actions that samples don't show.
+#: What to do with actions that were never observed.
 UnseenActions = Literal["refuse", "leave_out"]
 
 
@@ -27,22 +27,21 @@ def from_samples(
 ) -> RMDP:
     """A model from samples: frequencies as probabilities, mean rewards, and `counts` [S, A].
 
-    That a successor was not seen does not mean that there is none: nature may move mass to every state, or
-    to those that are `possible`. `radii` gives the sets that then hold the true model, which
-    is about transitions alone: rewards are taken as they were seen.
+    A successor that was not observed may still exist. So nature may move mass to every state, or to those that are
+    `possible`. `radii` gives the size of sets that hold the true transitions. Rewards are taken as observed.
 
-    An action that a state was never seen to take can't be judged. It is left out only if that is asked for.
-    The values of `solve` are then those of policies that never take it, which is all that a lower bound needs;
-    an upper one (`objective="optimistic"`) knows nothing of it either.
+    Nothing is known of an action that was never observed in a state. `unseen_actions="leave_out"` removes it. The
+    values of `solve` are then those of policies that never take it: still a lower bound of what the best policy is
+    worth, but with `objective="optimistic"` no upper one.
 
     Args:
       state: [N] ids from 0 to S − 1; a terminal state needs a sample that stays where it is.
       action: [N] ids from 0 to A − 1.
       successor: [N] ids of states.
       reward: [N].
-      unseen_reward: the reward of successors that were not seen, or the least that it may be: a number, [S, A]
+      unseen_reward: the reward of successors that were not observed, or a lower bound of it: a number, [S, A]
         or [S, A, S]. If it is not given, rewards must not depend on the successor in any sample.
-      possible: [S, S] or [S, A, S], the successors that there may be; all if not given.
+      possible: [S, S] or [S, A, S], which successors are possible; all if not given.
       unseen_actions: `refuse`, or `leave_out`.
     """
     s, a, t = (ids(x, name) for x, name in ((state, "state"), (action, "action"), (successor, "successor")))

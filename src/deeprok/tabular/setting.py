@@ -15,7 +15,6 @@ from deeprok.core.errors import DeeprokError, unknown
 from deeprok.tabular.layout import Layout, Table, as_columns, lay_out
 from deeprok.tabular.model import RMDP, Support
 from deeprok.tabular.operator import Operator, Reach, Rules
-from deeprok.tabular.s_rectangular import shares_budget
 from deeprok.uncertainty import sets
 from deeprok.uncertainty.sets import AmbiguitySet
 from deeprok.uncertainty.sets.ellipsoid import check_weights
@@ -101,8 +100,8 @@ def make_game(
         raise DeeprokError(f"horizon is {horizon}; it must be a whole number of at least 1")
     sign = {"robust": 1, "optimistic": -1, "nominal": 0}[objective]
     family, extra = _with_extra(problem, set, weights, cost)
-    if sign and rect == "s" and not shares_budget(family):
-        budgets = _names(shares_budget)
+    if sign and rect == "s" and not family.shares_budget:
+        budgets = _names(lambda other: other.shares_budget)
         raise DeeprokError(f"rect is 's' and set '{set}'; the sets with a budget to share are {budgets}")
     if sign and family.of_models and problem.models is None:
         raise DeeprokError(f"set is '{set}', but the problem has no models; make it with from_models")
@@ -181,7 +180,7 @@ def _with_extra(
     if weights is not None:
         if family.weighted is None:
             known = _names(lambda other: other.weighted is not None)
-            raise DeeprokError(f"weights are given, but set is '{set}'; the sets with weights are {known}")
+            raise DeeprokError(f"weights are given, but set is '{set}'; sets with weights: {known}")
         array = np.asarray(weights, float)
         if array.shape != (S,):
             raise DeeprokError(f"weights has the shape {list(array.shape)}; it must be [S] = [{S}]")
@@ -190,7 +189,7 @@ def _with_extra(
     if cost is not None:
         if not family.takes_cost:
             known = _names(lambda other: other.takes_cost)
-            raise DeeprokError(f"cost is given, but set is '{set}'; the sets with costs are {known}")
+            raise DeeprokError(f"cost is given, but set is '{set}'; sets with costs: {known}")
         array = np.asarray(cost, float)
         if array.shape != (S, S):
             raise DeeprokError(f"cost has the shape {list(array.shape)}; it must be [S, S] = [{S}, {S}]")

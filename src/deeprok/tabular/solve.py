@@ -33,13 +33,13 @@ class Solution:
 
     Attributes:
       values: [S] the value of each state.
-      q: [S, A] the value of each action against nature's answer, −∞ where a state does not have it.
+      q: [S, A] the value of each action in the worst case, −∞ where a state does not have it.
       policy: [S] the best action, or [S, A] the probability of each (s-rectangular, or as given).
-      residual: the largest change of a value in the last sweep.
-      error_bound: but for rounding, no value is farther than that from the best one there is, nor from what
-        the policy is worth against nature: γ/(1−γ) times the residual. Where actions share a budget, values
-        are those of the policy that is returned, and what it falls short of the best one is added.
-      iterations: sweeps over all states.
+      residual: the largest change of a value in the last backup.
+      error_bound: but for rounding, no value is farther than this from the optimal one, nor from the worst-case
+        value of the returned policy: γ/(1−γ) times the residual. Where actions share a budget, values are those of
+        the returned policy, and how far it falls short of the optimum is added.
+      iterations: backups of all states.
       seconds: how long it took, with compilation.
     """
 
@@ -53,13 +53,13 @@ class Solution:
     _answer: Callable[[int], RMDP] = dataclasses.field(repr=False)
 
     def worst_model(self, stage: int = 0) -> RMDP:
-        """The model that nature chooses (the best one if it is a friend).
+        """The worst-case model (with `objective="optimistic"` the best-case one).
 
-        The policy has the same values in it, by ordinary dynamic programming (but for the set
-        `entropic`, where nature pays for leaving the nominal model).
+        Ordinary dynamic programming in it gives the policy the same values. The exception are sets that are
+        not coherent, where nature pays for leaving the nominal model.
 
         Args:
-          stage: the decision it answers, of a finite horizon.
+          stage: the decision, of a finite horizon.
         """
         return self._answer(stage)
 
@@ -79,25 +79,25 @@ def solve(
     cost: ArrayLike | None = None,
     advance: Advance | None = None,
 ) -> Solution:
-    """The best policy against what nature may do.
+    """The best policy in the worst case over an ambiguity set.
 
     Args:
       problem: the nominal model.
       set: the family of sets, a name of `SETS`.
-      radius: the level of the set: a number, [S] or [S, A]; `minimum` and `finite` have none.
+      radius: the level of the set: a number, [S] or [S, A]; not needed if the set has none.
       discount: γ, above 0 and below 1; 1 with a horizon only.
       rect: `sa`: nature answers each state and action by itself; `s`: the radius is a budget for all
         actions of a state, and the best policy is randomised.
       support: where nature may move mass: `nominal`, to the successors of positive probability; `listed`, to
         those that the problem lists with probability 0 too; `all`, to all states. If not given `nominal`, or
         for a problem made of samples all that it does not rule out.
-      objective: `robust`: nature is the enemy; `optimistic`: a friend; `nominal`: there is no nature.
+      objective: `robust`: the worst case; `optimistic`: the best case; `nominal`: the nominal model itself.
       tol: the error bound to reach.
       horizon: the number of decisions; without end if not given.
       method: `vi` value iteration, `ppi` partial policy iteration, `mpi` modified policy iteration;
-        if not given `ppi`, or `vi` where policies can't be evaluated.
-      weights: [S] of successors, for the sets `l1` and `l2`; all 1 if not given.
-      cost: [S, S] of moving mass between states, for `wasserstein`; |i − j| if not given.
+        if not given `ppi`, or `vi` for shared budgets where finding the best policy takes less than evaluating one.
+      weights: [S] of successors, for sets that can be `weighted`; all 1 if not given.
+      cost: [S, S] of moving mass between states, for sets that take a cost; |i − j| if not given.
       advance: called with the fraction of the work done since its last call.
     """
     began = time.perf_counter()
@@ -125,7 +125,7 @@ def evaluate(
     advance: Advance | None = None,
     **setting: Unpack[Setting],
 ) -> Solution:
-    """What a policy is worth against what nature may do.
+    """The value of a policy in the worst case over an ambiguity set.
 
     Args:
       problem: the nominal model.

@@ -79,6 +79,11 @@ class AmbiguitySet(NamedTuple):
         """Whether the level is used."""
         return self.nominal_level is not None
 
+    @property
+    def shares_budget(self) -> bool:
+        """Whether the actions of a state can share the level."""
+        return self.shared is not None or self.tangent is not None
+
 
 def level_check(name: str, allows: Callable[[float], bool], words: str) -> CheckLevel:
     """A check of levels for the set of that name; `words` say what it allows."""
