@@ -228,11 +228,14 @@ def _problem(worker: _Worker) -> list[str]:
     return [errors or f"a worker ended with code {worker.process.returncode}"]
 
 
-# A worker ends as soon as its parent has, however that was: nobody else writes to its input. It watches for that before
-# it imports anything that takes long.
+# A worker ends as soon as its parent has, however that was: nobody else writes to its input. On Linux the kernel sees to
+# it too, for a thread of Python may have to wait for a library. Both are arranged before anything that takes long is
+# imported.
 _WORKER = """
-import os, threading
+import ctypes, os, signal, sys, threading
 threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 from deeprok.jobs import work
 work()
 """
