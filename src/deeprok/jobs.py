@@ -228,9 +228,9 @@ def _problem(worker: _Worker) -> list[str]:
     return [errors or f"a worker ended with code {worker.process.returncode}"]
 
 
-# A worker ends as soon as its parent has, however that was: nobody else writes to its input. On Linux the kernel sees to
-# it too, for a thread of Python may have to wait for a library. Both are arranged before anything that takes long is
-# imported.
+# A worker ends as soon as its parent has, however that was: nobody else writes to its input. On Linux the kernel sees
+# to it too, for a thread of Python may have to wait for a library. Both are arranged before anything that takes long
+# is imported.
 _WORKER = """
 import ctypes, os, signal, sys, threading
 threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
