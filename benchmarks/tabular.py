@@ -178,12 +178,12 @@ def our_backup(name: str) -> Measure:
     import jax
     import jax.numpy as jnp
 
-    from deeprok.tabular.s_rectangular import BACKUPS
+    from deeprok.uncertainty import SETS
 
     p, values = shared_problem()
     with jax.enable_x64(True):
         arguments = (*map(jnp.asarray, (p, values)), jnp.ones(len(p), bool), jnp.asarray(BUDGET[name]))
-        backup = jax.jit(BACKUPS[name])
+        backup = jax.jit(SETS[name].shared.best_policy)
         found = float(backup(*arguments).value)
     _check(found, shared_l1_program(p, values) if name == "l1" else shared_kl_dual(p, values))
 

@@ -11,6 +11,7 @@ import pytest
 from deeprok import plot as figures
 from deeprok.environments import cartpole
 from deeprok.plot import Band
+from studies import figures as studies_figures
 
 WORLD = cartpole()
 LENGTHS = [0.2, 0.5, 0.8, 1.1, 1.4]
@@ -43,7 +44,7 @@ DRAWN = {
     "returns": lambda: figures.return_curves(bands(), "pole_length", LENGTHS, WORLD),
     "maps": lambda: figures.success_maps(maps(), GRID, WORLD),
     "learning": lambda: figures.learning_curves(corners(), 192.0),
-    "square": lambda: figures.square({"one": corners(), "two": corners()}, 0.94),
+    "square": lambda: studies_figures.square({"one": corners(), "two": corners()}, 0.94),
 }
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config, make_config
-from studies import exam, kalman, plan, studies
+from studies import engine, exam, kalman, plan
 from studies.exam import CONDITIONS
 from studies.kalman_page import kalman_page
 
@@ -38,7 +38,7 @@ def study(out: Path, seeds: int) -> tuple[dict[str, Any], str]:
         patch.setattr(kalman, "KAPPAS", (0.0, 1.0))
         for module in (exam, kalman):
             patch.setattr(module, "CONDITIONS", SOME)
-        patch.setattr(studies, "search_linear", lambda *_: np.array([0.0217, 0.0464, 1.0, 0.1881]))
+        patch.setattr(engine, "search_linear", lambda *_: np.array([0.0217, 0.0464, 1.0, 0.1881]))
         found = kalman.study_filters(
             seeds=seeds,
             out=out,

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import ALGORITHMS, Config, make_config
-from studies import exam, plan, studies, table1
+from studies import engine, exam, plan, table1
 from studies.exam import CONDITIONS
 from studies.table1_page import SYSTEMS, table1_page
 
@@ -41,7 +41,7 @@ def study(out: Path, seeds: int) -> tuple[dict[str, Any], str]:
         patch.setattr(plan, "TUNING_SEEDS", (1000,))
         for module in (exam, table1):
             patch.setattr(module, "CONDITIONS", SOME)
-        patch.setattr(studies, "search_linear", lambda *_: np.array([0.0217, 0.0464, 1.0, 0.1881]))
+        patch.setattr(engine, "search_linear", lambda *_: np.array([0.0217, 0.0464, 1.0, 0.1881]))
         found = table1.study_systems(
             seeds=seeds,
             out=out,

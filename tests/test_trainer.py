@@ -23,7 +23,6 @@ from scipy import stats
 
 from deeprok.core.errors import DeeprokError
 from deeprok.estimators import Fit, Health, ekf
-from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config, make_config
 from deeprok.training import loop as trainer
@@ -521,7 +520,7 @@ def test_full_disk_keeps_the_checkpoint(tmp_path: Path, monkeypatch: pytest.Monk
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.os, "fsync", full)
+        patch.setattr(os, "fsync", full)
         with pytest.raises(DeeprokError, match="no space is left"):
             train_together([folder])
     assert (folder / runs.CHECKPOINT).read_bytes() == before
