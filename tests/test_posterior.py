@@ -115,6 +115,7 @@ DIVER: dict[str, Any] = dict(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_thompson_finds_what_chance_does_not(train) -> None:
     found = {}
     for explore in ("thompson", "epsilon"):

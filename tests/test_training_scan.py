@@ -51,7 +51,10 @@ ONE_MODEL: dict[str, dict[str, Any]] = {
 PLAIN = {"gradient": "dqn", "full": "ekf_dqn", "backprop": "bbb_dqn", "langevin": "psgld_dqn"}
 
 
-@pytest.mark.parametrize("estimator", PLAIN)
+@pytest.mark.parametrize(
+    "estimator",
+    ["gradient", "full", *(pytest.param(name, marks=pytest.mark.slow) for name in ("backprop", "langevin"))],
+)
 def test_robust_with_one_model_is_the_plain_agent(train, build, estimator: str) -> None:
     config = settings(**ONE_MODEL[estimator])
     robust = train(config, seeds=(0, 1))
