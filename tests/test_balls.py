@@ -488,6 +488,7 @@ def test_tangents_support_the_worst_case(name: str, x: Problem) -> None:
     assert (np.asarray(there.value) >= value - steepness * (other - level) - 1e-9 * (1 + steepness)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, entry in SETS.items() if entry.shared])
 @settings(max_examples=10)
 @given(x=problems())

@@ -166,6 +166,7 @@ AIM: dict[str, Any] = dict(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_numbers_as_actions_hit_what_is_best_on_average_and_then_at_worst(train, build, aiming) -> None:
     config = make_config("robust_pg", **AIM)
     run = train(config, chunks=120)
@@ -177,6 +178,7 @@ def test_numbers_as_actions_hit_what_is_best_on_average_and_then_at_worst(train,
         assert np.exp(belief.log_deviation[0, 0]) < 0.7  # it has grown surer
 
 
+@pytest.mark.slow
 def test_the_adversary_goes_where_life_is_short(train, probes) -> None:
     config = make_config(
         "robust_pg", world="treadmill", input_scale=(1.0,), hidden=(2,), horizon=20, trajectories=20, minibatches=1,

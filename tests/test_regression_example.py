@@ -26,6 +26,7 @@ def page() -> dict[str, Any]:
     return names
 
 
+@pytest.mark.slow
 def test_filter_learns(page: dict[str, Any]) -> None:
     untrained = page["error"](page["estimator"], page["estimator"].init(page["theta"]))
     assert untrained > 0.3
@@ -33,6 +34,7 @@ def test_filter_learns(page: dict[str, Any]) -> None:
     assert page["errors"]["Kalman"] < 0.8 * page["noise"]
 
 
+@pytest.mark.slow
 def test_filter_beats_adam_by_sample_seen(page: dict[str, Any]) -> None:
     adam = [value for name, value in page["errors"].items() if name.startswith("Adam")]
     assert len(adam) == 4
@@ -41,6 +43,7 @@ def test_filter_beats_adam_by_sample_seen(page: dict[str, Any]) -> None:
     assert 0 < adam.index(min(adam)) < len(adam) - 1
 
 
+@pytest.mark.slow
 def test_intervals_cover_what_they_should(page: dict[str, Any]) -> None:
     assert 0.91 < float(page["covered"]) < 0.98
     spread = page["prediction"].variance
@@ -48,6 +51,7 @@ def test_intervals_cover_what_they_should(page: dict[str, Any]) -> None:
     assert 0 < float(page["fit"].health.consistency) < 20
 
 
+@pytest.mark.slow
 def test_smaller_structures_learn_too(page: dict[str, Any]) -> None:
     for name in page["structures"]:
         assert page["errors"][name] < 0.25, name

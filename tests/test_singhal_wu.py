@@ -39,11 +39,13 @@ def script() -> Any:
     return module
 
 
+@pytest.mark.slow
 def test_page_learns_xor(page: dict[str, Any]) -> None:
     np.testing.assert_array_equal(jnp.round(page["found"][:, 0]), [0, 1, 1, 0])
     assert float(page["prediction"].variance.min()) > 0
 
 
+@pytest.mark.slow
 def test_page_learns_two_outputs_by_regression(page: dict[str, Any]) -> None:
     assert page["miss"] < 0.1
 
@@ -58,12 +60,14 @@ def xor(script: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_filter_learns_xor_on_all_seeds(script: Any, xor: dict[str, Any]) -> None:
     after = script.learnt_after(xor["Kalman filter"].errors)
     chosen = script.METHODS["Kalman filter"].settings.index(0.1)
     assert np.all(after[chosen] <= 150)
 
 
+@pytest.mark.slow
 def test_filter_learns_xor_in_fewer_presentations_than_sgd(script: Any, xor: dict[str, Any]) -> None:
     filters, sgd = (np.median(script.learnt_after(xor[name].errors), axis=1) for name in ("Kalman filter", "SGD"))
     chosen = script.METHODS["Kalman filter"].settings.index(0.1)
@@ -79,6 +83,7 @@ def meshed(script: Any) -> Any:
     return script.learn(script.PROBLEMS["meshed regions"], grid, 1000, 500, jnp.arange(2))
 
 
+@pytest.mark.slow
 def test_filter_finds_meshed_regions(script: Any, meshed: Any) -> None:
     assert meshed.errors.shape == (1, 2, 2)
     assert np.all(meshed.errors[:, :, -1] < 0.2)

@@ -158,7 +158,10 @@ def test_checkpoint_holds_everything(uninterrupted) -> None:
     assert {"count", "mu", "nu"} <= adam
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+SLOW = ("backprop", "langevin")  # kept as the others are; they take long to compile
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CONFIGS])
 def test_resumed_equals_uninterrupted(uninterrupted, tmp_path: Path, name: str) -> None:
     folder = new_run(tmp_path, CONFIGS[name])
     for chunks in (1, 2):
