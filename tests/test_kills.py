@@ -20,8 +20,19 @@ import safetensors.numpy
 
 from deeprok.runs import folder as runs
 
-#: Checkpoints after every chunk, so that a kill can meet one that is being written.
-EAGER = "import deeprok.training.loop\ndeeprok.training.loop._CHECKPOINT_SECONDS = 0.0\n"
+#: Checkpoints after every chunk, so that a kill can meet one that is being written. The module is not imported here:
+#: that takes seconds, in which a worker would not yet watch for its parent's end.
+EAGER = """
+import builtins, sys
+original = builtins.__import__
+def eager(*args, **options):
+    module = original(*args, **options)
+    loop = sys.modules.get("deeprok.training.loop")
+    if hasattr(loop, "_CHECKPOINT_SECONDS"):
+        loop._CHECKPOINT_SECONDS = 0.0
+    return module
+builtins.__import__ = eager
+"""
 
 SMALL = (
     "--hidden 4 --horizon 40 --models 3 --batch-size 4 --warm-up 20 --target-period 50 --epsilon-steps 300 "
