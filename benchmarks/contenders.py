@@ -40,17 +40,17 @@ def training(
 
     def advance() -> None:
         nonlocal states, t
-        states, _ = program.chunk(states, t)
-        t += config.chunk_steps
+        states, _ = program.advance(states, t)
+        t += 1
 
     # The first chunk compiles, and in part of it nothing is learned yet.
-    while t < max(ahead, 1):
+    while t * config.learner.chunk_steps < max(ahead, 1):
         advance()
     jax.block_until_ready(states)
 
     def measure() -> float:
         nonlocal states, t
-        if span is not None and t + chunks * config.chunk_steps > span:
+        if span is not None and (t + chunks) * config.learner.chunk_steps > span:
             states, t = init(keys), 0
             advance()
             jax.block_until_ready(states)
@@ -58,6 +58,6 @@ def training(
         for _ in range(chunks):
             advance()
         jax.block_until_ready(states)
-        return (clock() - start) / (chunks * config.chunk_steps * seeds)
+        return (clock() - start) / (chunks * config.learner.chunk_steps * seeds)
 
     return measure

@@ -55,10 +55,10 @@ def deeprok_filter(batching: Batching) -> tuple[Any, Any]:
     """deeprok's estimator, and `(belief, batches) -> belief`, jitted: its own update inside a scan."""
     import jax
 
-    from deeprok.agents.network import QNetwork
+    from deeprok.agents.network import MLP
     from deeprok.estimators import ekf
 
-    network = QNetwork(SIZES, "tanh", (1.0,) * SIZES[0])
+    network = MLP(SIZES, "tanh", (1.0,) * SIZES[0])
     noise = OBSERVATION_NOISE * (BATCH if batching == "joint" else 1)
     estimator = ekf(noise, PROCESS_NOISE, 1.0, batching)
 
@@ -179,11 +179,11 @@ def in_dynamax() -> Measure:
     import jax.numpy as jnp
     from dynamax.nonlinear_gaussian_ssm import ParamsNLGSSM, extended_kalman_filter
 
-    from deeprok.agents.network import QNetwork
+    from deeprok.agents.network import MLP
 
     problem = Problem(*(leaf[:DYNAMAX_STEPS] if i else leaf for i, leaf in enumerate(make_problem())))
     n = problem.theta.size
-    network = QNetwork(SIZES, "tanh", (1.0,) * SIZES[0])
+    network = MLP(SIZES, "tanh", (1.0,) * SIZES[0])
 
     def emit(theta: jax.Array, inputs: jax.Array) -> jax.Array:
         obs, action = inputs[:, :-1], inputs[:, -1].astype(int)

@@ -31,12 +31,12 @@ def update(name: str, width: int, steps: int) -> Measure:
     import jax.numpy as jnp
 
     from deeprok.agents.ktd import ktd
-    from deeprok.agents.network import QNetwork
+    from deeprok.agents.network import MLP
     from deeprok.agents.targets import q_difference
     from deeprok.environments.base import Transition
     from deeprok.estimators import ekf
 
-    network = QNetwork((INPUTS, width, width, OUTPUTS), "tanh", (1.0,) * INPUTS)
+    network = MLP((INPUTS, width, width, OUTPUTS), "tanh", (1.0,) * INPUTS)
     rng = np.random.default_rng(0)
     data = Transition(
         obs=jnp.asarray(rng.normal(size=(steps, INPUTS)), jnp.float32),

@@ -51,9 +51,9 @@ def update(name: str, width: int, batch: int, steps: int) -> Measure:
     import jax
     import jax.numpy as jnp
 
-    from deeprok.agents.network import QNetwork
+    from deeprok.agents.network import MLP
 
-    network = QNetwork((INPUTS, width, width, OUTPUTS), "tanh", (1.0,) * INPUTS)
+    network = MLP((INPUTS, width, width, OUTPUTS), "tanh", (1.0,) * INPUTS)
     estimator = estimator_of(name, network.num_weights, batch)
     rng = np.random.default_rng(0)
     batches = (

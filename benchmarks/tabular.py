@@ -69,19 +69,19 @@ def our_sweeps() -> Measure:
 
     from deeprok.tabular import from_arrays
     from deeprok.tabular.setting import make_game
-    from deeprok.tabular.solvers import iterate
+    from deeprok.tabular.solvers import iterate_values
 
     p, reward = dense_model()
     with jax.enable_x64(True):
         game = make_game(from_arrays(p, reward), False, set="l1", radius=RADIUS, discount=DISCOUNT)
         zeros, some = jnp.zeros(STATES), jnp.asarray(np.random.default_rng(1).random(STATES))
-        found = iterate(game.operator, DISCOUNT, None, some, 0.0, limit=1).backup.values
+        found = iterate_values(game.operator, DISCOUNT, None, some, 0.0, limit=1).backup.values
     _check(np.asarray(found), numpy_sweep(p.reshape(-1, STATES), reward, np.asarray(some)))
 
     def measure() -> float:
         with jax.enable_x64(True):
             began = clock()
-            sweeps = int(iterate(game.operator, DISCOUNT, None, zeros, 0.0, limit=5).backups)
+            sweeps = int(iterate_values(game.operator, DISCOUNT, None, zeros, 0.0, limit=5).backups)
             return (clock() - began) / sweeps
 
     return measure

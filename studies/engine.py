@@ -1,57 +1,90 @@
-"""What every study does: train what is missing, examine it, and compare it with references.
+"""Runs any study: trains what is missing, examines it, compares it with references and writes the report.
 
 Whatever is finished stays in the folder, run by run, so that a later call adds to it.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import functools
-import inspect
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from deeprok.agents.network import QNetwork
+from deeprok.agents.network import Network
+from deeprok.cli.options import COUNT, JOBS, PATH
 from deeprok.core.errors import DeeprokError
 from deeprok.core.files import write_atomically
 from deeprok.environments import cartpole
-from deeprok.evaluation.grid import PAPER_GRID, draw_members, network_policy
+from deeprok.evaluation.policies import draw_members, weights_policy
 from deeprok.plot import save
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
+from deeprok.runs.settings import Config, Preset
 from deeprok.training import jobs
-from deeprok.training.loop import progress_of
+from deeprok.training.loop import progress_of, templates
+from deeprok.training.progress import work_bar
 from deeprok.training.scan import make_program
 from deeprok.uncertainty.models import parse_grid
-from studies.exam import EPSILON, Exam, Scores, Snapshots, make_examiner, read_scores
-from studies.plan import Row, Study
+from studies import exam as exams
+from studies.exam import EPSILON, PAPER_GRID, Exam, Scores, Snapshots, make_examiner, read_scores
+from studies.plan import Comparison, Row
 from studies.references import Controller, make_linear_policy, search_linear
 from studies.results import Summary, summarise
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
 #: Called with what is being done and how much of the work it was.
 Done = Callable[[str, float], None]
 
+#: The numbers of a study, as its JSON file holds them.
+Found = dict[str, Any]
+
 _MEMBERS = 20  # of an ensemble drawn from a posterior
 
-# What parts of the work take, in seconds on one core: for the time left, where only ratios matter.
-_TRAINING = {"gradient": 6.0, "kalman": 30.0, "backprop": 15.0, "langevin": 15.0, "unscented": 60.0, "policy": 5.0}
+# How long parts of the work take, in seconds on one core. Only their ratios count, for the time left.
+_TRAINING, _TRAINING_A_POSTERIOR = 6.0, 30.0
 EXAM = 4.0
 REFERENCE = 8.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a study is run."""
+
+    seeds: Annotated[int, COUNT] = 5
+    """Seeds of each agent, from 0 on."""
+    preset: Preset = "tuned"
+    """The paper's settings, or the best found."""
+    full: bool = False
+    """Both presets, ablations, tuning, ensembles and stable-baselines3 (needs 'deeprok[bench]'): hours, not minutes."""
+    out: Annotated[Path, PATH] = Path("reproduce")
+    """Folder for runs, page and figures."""
+    resume: bool = False
+    """Refuse to start anew if the folder does not exist."""
+    episodes: Annotated[int, COUNT] = 500
+    """Test episodes in each cell of the grid."""
+    jobs: Annotated[int | None, JOBS] = None
+    """Processes at once."""
+
+    def check(self) -> None:
+        """Raises if a value is out of bounds."""
+        for name in ("seeds", "episodes"):
+            if getattr(self, name) < 1:
+                raise DeeprokError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        jobs.check_count(self.jobs)
+        if self.resume and not os.path.isdir(self.out):
+            raise DeeprokError(f"there is nothing to go on with in {self.out}; leave out --resume to begin")
 
 
 class Run(NamedTuple):
@@ -68,7 +101,7 @@ class Run(NamedTuple):
         return self.folder / f"scores-{self.row.policy}-{'-'.join(map(str, self.exam))}.json"
 
     def read_scores(self) -> Scores:
-        """What its exam gave."""
+        """The result of its exam."""
         return read_scores(self.scores, self.exam, self.row.config(self.seed).snapshots)
 
     @property
@@ -77,78 +110,159 @@ class Run(NamedTuple):
         return progress_of(self.folder)[1] >= self.row.config(self.seed).episodes
 
 
-def in_its_folder(study: Callable[P, R]) -> Callable[P, R]:
-    """Makes a study check what it is asked for, and refuse a folder in which another one is at work.
+class Session(NamedTuple):
+    """What a study has once its comparisons are trained and examined."""
+
+    options: Options
+    comparisons: Sequence[Comparison]
+    runs: Mapping[str, Sequence[Run]]  # by comparison
+    tables: Mapping[str, dict[str, Summary]]  # by comparison, those that are examined
+    references: Mapping[str, Scores]
+    done: Done
+
+    def finished(self, comparison: str) -> dict[str, list[Run]]:
+        """The runs of a comparison that were trained to the end, by row."""
+        rows: dict[str, list[Run]] = {run.row.name: [] for run in self.runs[comparison]}
+        for run in self.runs[comparison]:
+            if run.finished:
+                rows[run.row.name].append(run)
+        for name, its in rows.items():
+            if not its:
+                raise _none_finished(name, comparison)
+        return rows
+
+    def numbers(self) -> Found:
+        """What every study reports: its tables, and how they were measured."""
+        ceiling = self.references["lqr"]
+        return {
+            "format": 1,
+            "test_episodes": self.comparisons[0].exam.grid,
+            "grid": paper_grid(),
+            "conditions": {name: condition.what for name, condition in exams.CONDITIONS.items()},
+            "ceiling": summarise({0: ceiling}, ceiling, ""),
+            "tables": dict(self.tables),
+        }
+
+
+class Study(NamedTuple):
+    """What is compared, what else is measured, and how it is written up: a page NAME.md with figures and NAME.json."""
+
+    name: str
+    compare: Callable[[Options], list[Comparison]]  # the first one sets how references are examined
+    collect: Callable[[Session], Found]  # the numbers, after measuring what no comparison holds
+    page: Callable[[Found], str]  # its Markdown
+    figures: Callable[[Found], dict[str, Figure]]  # by file name
+    tables: Callable[[Found], list[list[Any]]]  # for the terminal: of each a title, a header and its lines
+    presets: bool = False  # whether it takes --preset and --full
+    more_work: Callable[[Options], float] = lambda _: 0.0  # of `collect`, in the unit of `Done`
+
+
+def run_study(study: Study, options: Options, console: Console | None = None, results: Console | None = None) -> Found:
+    """Runs a study in a folder; what the folder already holds is not done again.
 
     Args:
-      study: a function with the arguments `seeds`, `episodes`, `processes`, `out` and `resume`.
+      study: the study.
+      options: how.
+      console: where progress goes.
+      results: where the tables go.
+
+    Returns:
+      The numbers, as the JSON file holds them.
     """
-    signature = inspect.signature(study)
+    console, results = console or Console(stderr=True), results or Console()
+    options.check()
+    if not study.presets and (options.full or options.preset != "tuned"):
+        raise DeeprokError(f"study is {study.name}, which takes neither --full nor --preset paper")
+    with _study_folder(options.out):
+        comparisons = study.compare(options)
+        everything = {comparison.name: runs_of(options.out, comparison) for comparison in comparisons}
+        # All folders are checked before anything is trained, but for those that need the posteriors of others.
+        for prepared in everything.values():
+            prepare(options.out, (run for run in prepared if not run.row.prior))
+        total = sum(work(run) for prepared in everything.values() for run in prepared)
+        total += 3 * REFERENCE + study.more_work(options)
+        with work_bar(console, total) as done:
+            found_references = references(options.out, comparisons[0].exam, done)
+            tables = {}
+            for comparison in comparisons:
+                its = everything[comparison.name]
+                prepare(options.out, (run for run in its if run.row.prior))
+                train(comparison.name, its, options.jobs, done, console)
+                if comparison.exam.grid:
+                    examine(comparison.name, its, options.jobs, done)
+                    tables[comparison.name] = table(comparison, its, found_references["lqr"])
+            found = study.collect(Session(options, comparisons, everything, tables, found_references, done))
+        report = options.out / "report"
+        write_json(_numbers_file(study, report), found)
+        write_page(study, report)
+    print_tables(study.tables(found), results)
+    for what, path in (
+        ("page and figures", report / f"{study.name}.md"),
+        ("all numbers", _numbers_file(study, report)),
+    ):
+        results.print(f"{what}: {path}", highlight=False, soft_wrap=True)
+    return found
 
-    @functools.wraps(study)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        given = signature.bind(*args, **kwargs)
-        given.apply_defaults()
-        asked = given.arguments
-        for name in ("seeds", "episodes"):
-            if asked[name] < 1:
-                raise DeeprokError(f"{name} is {asked[name]}; it must be at least 1")
-        jobs.check_count(asked["processes"])
-        out = Path(asked["out"])
-        if asked["resume"] and not os.path.isdir(out):
-            raise DeeprokError(f"there is nothing to go on with in {out}; leave out --resume to begin")
+
+@contextlib.contextmanager
+def _study_folder(out: Path) -> Iterator[None]:
+    """A folder that only this process works in."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DeeprokError(f"can't make the folder {out}: {error.strerror}") from error
+    with runs.hold([out]):
         try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DeeprokError(f"can't make the folder {out}: {error.strerror}") from error
-        with runs.hold([out]):
-            try:
-                return study(*args, **kwargs)
-            except DeeprokError:
-                if os.listdir(out) == [runs.LOCK]:  # nothing was done in it
-                    runs.discard_unstarted([out])
-                raise
-
-    return checked
+            yield
+        except DeeprokError:
+            if os.listdir(out) == [runs.LOCK]:  # nothing was done in it
+                runs.discard_unstarted([out])
+            raise
 
 
-def prepare(out: Path, study: Study) -> list[Run]:
-    """A study's runs, whose folders are made where they are missing and checked where they are not."""
-    prepared = []
-    for row in study.rows:
-        # An ensemble costs as much as its members together, so it is asked less.
-        exam = study.exam if row.policy == "mean" else Exam(max(1, study.exam.grid // 5))
-        for seed in study.seeds:
-            folder = out / (row.runs or f"{study.name}/{row.name}") / f"seed-{seed}"
-            config = row.config(seed)
-            if row.prior:
-                config = dataclasses.replace(config, prior=str(out / row.prior / folder.name))
-            if not (folder / runs.CONFIG).exists():
-                runs.create(folder, config)
-            elif runs.read_config(folder) != config:
-                raise DeeprokError(f"{folder} was trained with other settings; choose another --out or remove it")
-            prepared.append(Run(row, seed, folder, exam))
-    return prepared
+def runs_of(out: Path, comparison: Comparison) -> list[Run]:
+    """The runs of a comparison, and their folders below `out`."""
+    return [
+        Run(row, seed, out / (row.runs or f"{comparison.name}/{row.name}") / f"seed-{seed}", comparison.exam_of(row))
+        for row in comparison.rows
+        for seed in comparison.seeds
+    ]
 
 
-def work(run: Run, examined: bool = True) -> float:
-    """What is left to do for a run, which may be examined too."""
+def prepare(out: Path, its: Iterable[Run]) -> None:
+    """Makes the folders of runs where they are missing, and checks their settings where they are not."""
+    for run in its:
+        config = run.row.config(run.seed)
+        if run.row.prior:
+            config = config.replace(prior=str(out / run.row.prior / run.folder.name))
+        if not (run.folder / runs.CONFIG).exists():
+            runs.create(run.folder, config)
+        elif runs.read_config(run.folder) != config:
+            raise DeeprokError(f"{run.folder} was trained with other settings; choose another --out or remove it")
+
+
+def work(run: Run) -> float:
+    """What is left to do for a run."""
     config = run.row.config(run.seed)
     left = 1 - min(1.0, progress_of(run.folder)[1] / config.episodes)
-    return left * _TRAINING[config.row.estimator] + (EXAM if examined and not run.scores.exists() else 0.0)
+    return left * _training_work(config) + (EXAM if run.exam.grid and not run.scores.exists() else 0.0)
 
 
-def train(study: str, prepared: Iterable[Run], processes: int | None, done: Done, console: Console) -> None:
+def _training_work(config: Config) -> float:
+    return _TRAINING_A_POSTERIOR if config.has_posterior else _TRAINING
+
+
+def train(comparison: str, prepared: Iterable[Run], processes: int | None, done: Done, console: Console) -> None:
     """Trains what has not been trained to the end."""
     configs = {run.folder: run.row.config(run.seed) for run in prepared}
     reached = {folder: progress_of(folder)[1] for folder in configs}
     missing = [folder for folder, config in configs.items() if reached[folder] < config.episodes]
     names = sorted({configs[folder].algorithm for folder in missing})
-    what = f"{study}: training {names[0] if len(names) == 1 else f'{len(names)} agents'}"
+    what = f"{comparison}: training {names[0] if len(names) == 1 else f'{len(names)} agents'}"
 
     def report(folder: Path, line: Mapping[str, Any]) -> None:
         config = configs[folder]
-        done(what, (line["episodes"] - reached[folder]) / config.episodes * _TRAINING[config.row.estimator])
+        done(what, (line["episodes"] - reached[folder]) / config.episodes * _training_work(config))
         reached[folder] = line["episodes"]
 
     if missing:
@@ -156,20 +270,20 @@ def train(study: str, prepared: Iterable[Run], processes: int | None, done: Done
         try:
             jobs.resume(missing, processes, report, lambda _: console.print("stopping after this chunk …"))
         except DeeprokError as error:
-            # A run that broke down is a result too: it is told, and counted in the tables.
+            # A run that diverged is a result too: it is reported, and counted in the tables.
             console.print(str(error), style="yellow", markup=False, soft_wrap=True, highlight=False)
 
 
-def examine(study: str, prepared: Iterable[Run], processes: int | None, done: Done) -> None:
-    """Examines what has no scores yet: in threads, as one compiled program serves all rows."""
-    what = f"{study}: examining"
+def examine(comparison: str, prepared: Iterable[Run], processes: int | None, done: Done) -> None:
+    """Examines the runs without scores: in threads, as one compiled program serves all rows."""
+    what = f"{comparison}: examining"
 
     def one(run: Run) -> None:
         program = make_program(run.row.config(run.seed))
-        estimator = program.estimator
-        belief = runs.load_belief(run.folder, program, "last")
-        weights = draw_members(estimator, belief, run.row.policy, _MEMBERS, run.seed)
-        examine = examiner(program.network, run.row.policy, run.exam)
+        learner = program.learner
+        belief = runs.load_belief(run.folder, learner, "last")
+        weights = draw_members(learner.view, belief, run.row.policy, _MEMBERS, run.seed)
+        examine = examiner(learner.view.network, run.row.policy, run.exam)
         write_json(run.scores, examine(weights, snapshots(run, program) if run.exam.curve else None))
 
     missing = [run for run in prepared if run.finished and not run.scores.exists()]
@@ -194,34 +308,41 @@ def wait(futures: list[Future[None]], pool: Any, finished: Callable[[], None]) -
 
 
 @functools.cache
-def examiner(network: QNetwork, policy: Any, exam: Exam) -> Callable[..., Scores]:
-    """Examines weights of a network, compiled once for all runs that ask the same."""
-    # One world for all, whatever reward a run was trained with for the failing step.
-    return make_examiner(cartpole(), network_policy(network, policy), exam)
+def examiner(network: Network, policy: Any, exam: Exam) -> Callable[..., Scores]:
+    """Examines weights of a network, compiled once for all runs with the same exam."""
+    # One environment for all, whatever reward a run was trained with for the failing step.
+    env = cartpole()
+    return make_examiner(env, weights_policy(network, env.actions, policy), exam)
 
 
 def snapshots(run: Run, program: Any) -> Snapshots:
     """The weights along a run."""
-    template = runs.templates(program)[0].snapshots
+    template = templates(program)[0].snapshots
     weights = checkpoint.load(run.folder / runs.CHECKPOINT, "run.snapshots", template)
     every = run.row.config(run.seed).snapshot_every
     return Snapshots([every * (i + 1) for i in range(len(weights))], np.asarray(weights)[:, None])
 
 
-def table(study: Study, prepared: Sequence[Run], ceiling: Scores) -> dict[str, Summary]:
-    """A study's rows, from the scores that are there; runs that broke down are told."""
+def table(comparison: Comparison, prepared: Sequence[Run], ceiling: Scores) -> dict[str, Summary]:
+    """A comparison's rows, from the scores that are there; with the seeds that diverged."""
     table: dict[str, Summary] = {}
-    for row in study.rows:
+    for row in comparison.rows:
         its = [run for run in prepared if run.row is row]
         scores = {run.seed: run.read_scores() for run in its if run.scores.exists()}
         if not scores:
-            raise DeeprokError(f"no seed of {row.name} in the study {study.name} could be trained to the end")
+            raise _none_finished(row.name, comparison.name)
         table[row.name] = {
+            "algorithm": row.algorithm,
+            "preset": row.preset,
             "changes": dict(row.changes),
             "broken": [run.seed for run in its if run.seed not in scores],
             **summarise(scores, ceiling, row.config(0).digest()),
         }
     return table
+
+
+def _none_finished(row: str, comparison: str) -> DeeprokError:
+    return DeeprokError(f"no seed of {row} in the study {comparison} could be trained to the end")
 
 
 def paper_grid() -> dict[str, list[float]]:
@@ -230,14 +351,14 @@ def paper_grid() -> dict[str, list[float]]:
 
 
 def references(out: Path, exam: Exam, done: Done) -> dict[str, Scores]:
-    """Random play, the best linear policy, and a controller for each cell, which is the ceiling."""
-    world = cartpole()
+    """Random play, the best linear policy, and a regulator for each cell, called the ceiling."""
+    env = cartpole()
     exam = exam._replace(curve=0)
-    examine = make_examiner(world, make_linear_policy(world), exam)
-    nothing = np.zeros(len(world.observation_scale))
+    examine = make_examiner(env, make_linear_policy(env), exam)
+    nothing = np.zeros(len(env.observation_scale))
 
     def searched() -> np.ndarray:
-        return search_linear(world, parse_grid(PAPER_GRID, world.nominal), EPSILON)
+        return search_linear(env, parse_grid(PAPER_GRID, env.nominal), EPSILON)
 
     kinds: dict[str, tuple[Callable[[], np.ndarray], bool, float]] = {
         "random": (lambda: nothing, False, 1.0),
@@ -251,7 +372,6 @@ def references(out: Path, exam: Exam, done: Done) -> dict[str, Scores]:
             done(f"reference: {name}", 0.0)
             gain = find()
             controller = Controller(gain=jnp.asarray(gain, float), designed=jnp.asarray(designed))
-            path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, {**examine(controller, epsilon=epsilon), "gain": gain.tolist()})
         done(f"reference: {name}", REFERENCE)
         found[name] = read_scores(path, exam, gain=nothing.shape)
@@ -260,21 +380,24 @@ def references(out: Path, exam: Exam, done: Done) -> dict[str, Scores]:
 
 def write_json(path: Path, content: Any) -> None:
     """Writes a JSON file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, (json.dumps(content) + "\n").encode())
 
 
-def write_report(out: Path, name: str, found: Any, drawn: Mapping[str, Figure], page: str) -> None:
-    """A page NAME.md with its figures and numbers in NAME/, laid out as the documentation has it."""
-    report = out / "report"
-    (report / name).mkdir(parents=True, exist_ok=True)
-    for title, figure in drawn.items():
-        save(figure, report / name / title)
-    write_json(report / name / f"{name}.json", found)
-    write_atomically(report / f"{name}.md", page.encode())
+def write_page(study: Study, report: Path) -> None:
+    """Writes a study's page and figures beside its JSON file: NAME.md, NAME/*.png and NAME/*.svg."""
+    found = json.loads(_numbers_file(study, report).read_text())
+    for title, figure in study.figures(found).items():
+        save(figure, report / study.name / title)
+    write_atomically(report / f"{study.name}.md", study.page(found).encode())
 
 
-def print_report(out: Path, name: str, tables: Iterable[Sequence[Any]], results: Console) -> None:
-    """Prints tables, of each a title, a header and its lines, and where the report of `write_report` is."""
+def _numbers_file(study: Study, report: Path) -> Path:
+    return report / study.name / f"{study.name}.json"
+
+
+def print_tables(tables: Iterable[Sequence[Any]], results: Console) -> None:
+    """Prints tables, of each a title, a header and its lines."""
     for title, header, *lines in tables:
         table = Table(title=title, title_justify="left", title_style="bold")
         for i, column in enumerate(header):
@@ -282,5 +405,3 @@ def print_report(out: Path, name: str, tables: Iterable[Sequence[Any]], results:
         for line in lines:
             table.add_row(*line)
         results.print(table)
-    for what, path in (("page and figures", f"{name}.md"), ("all numbers", f"{name}/{name}.json")):
-        results.print(f"{what}: {out / 'report' / path}", highlight=False, soft_wrap=True)

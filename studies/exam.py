@@ -1,4 +1,4 @@
-"""What a policy is asked: the paper's grid, pole lengths, worlds beyond the box, and how fast it learned."""
+"""What a policy is asked: the paper's grid, pole lengths, environments beyond the box, and how fast it learned."""
 
 from __future__ import annotations
 
@@ -9,29 +9,33 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from deeprok.core.files import read_numbers
-from deeprok.environments import World, cartpole, with_model
+from deeprok.environments import Environment, cartpole, with_model
 from deeprok.environments.wrappers import with_delay, with_parameter_noise, with_sensor_noise
-from deeprok.evaluation.grid import PAPER_GRID, PolicyOf, cell_player, grid_cells
+from deeprok.evaluation.play import cell_player, grid_cells
+from deeprok.evaluation.policies import PolicyOf
 from deeprok.uncertainty.models import parse_grid, parse_values
 
 #: Figures (a) to (c): pole length at the nominal cart mass.
 LENGTHS = "pole_length=0.2:1.4:13"
 
+#: The paper\'s grid.
+PAPER_GRID = "pole_length=0.2:1.4:7,cart_mass=0.1:7:7"
+
 EPSILON = 0.1
 
 
 class Condition(NamedTuple):
-    """A world beyond those that agents are trained on."""
+    """An environment beyond those that agents are trained on."""
 
     what: str
     grid: str = PAPER_GRID
-    change: Callable[[World], World] = lambda world: world
+    change: Callable[[Environment], Environment] = lambda env: env
 
 
-def _parameters(text: str) -> Callable[[World], World]:
-    def change(world: World) -> World:
-        values: Any = parse_values(text, world.nominal, "condition")
-        return world._replace(nominal=with_model(world.nominal, values))
+def _parameters(text: str) -> Callable[[Environment], Environment]:
+    def change(env: Environment) -> Environment:
+        values: Any = parse_values(text, env.nominal, "condition")
+        return env._replace(nominal=with_model(env.nominal, values))
 
     return change
 
@@ -43,9 +47,9 @@ CONDITIONS: dict[str, Condition] = {
     "heavy_pole": Condition("pole of 0.5 kg", change=_parameters("pole_mass=0.5")),
     "weak_gravity": Condition("gravity 4.9 m/s² (trained: 9.8)", change=_parameters("gravity=4.9")),
     "strong_gravity": Condition("gravity 14.7 m/s²", change=_parameters("gravity=14.7")),
-    "force_noise": Condition("force noise, 30 %", change=lambda world: with_parameter_noise(world, "force", 0.3)),
+    "force_noise": Condition("force noise, 30 %", change=lambda env: with_parameter_noise(env, "force", 0.3)),
     "sensor_noise": Condition(
-        "sensor noise: 0.12 m, 0.1 m/s, 0.01 rad, 0.1 rad/s", change=lambda world: with_sensor_noise(world, 0.05)
+        "sensor noise: 0.12 m, 0.1 m/s, 0.01 rad, 0.1 rad/s", change=lambda env: with_sensor_noise(env, 0.05)
     ),
     "delay": Condition("actions one step late", change=with_delay),
 }
@@ -71,11 +75,11 @@ class Snapshots(NamedTuple):
     weights: Any  # a first axis of snapshots
 
 
-def make_examiner(world: World, policy_of: PolicyOf, exam: Exam) -> Callable[..., Scores]:
+def make_examiner(env: Environment, policy_of: PolicyOf, exam: Exam) -> Callable[..., Scores]:
     """Makes a function that examines weights, compiled once for all of them.
 
     Args:
-      world: the world.
+      env: the environment.
       policy_of: what weights do.
       exam: what is asked.
 
@@ -83,18 +87,20 @@ def make_examiner(world: World, policy_of: PolicyOf, exam: Exam) -> Callable[...
       `examine(weights, snapshots=None, epsilon=EPSILON) -> scores`, with `epsilon` the probability
       of a random action.
     """
-    # Other parameters alone need no other program: worlds that step alike share one.
+    # Other parameters alone need no other program: environments that step alike share one.
     players: dict[tuple[Any, int], Callable[..., np.ndarray]] = {}
-    beyond = {name: condition.change(world) for name, condition in CONDITIONS.items()}
-    shape = [len(values) for values in parse_grid(PAPER_GRID, world.nominal).values()]
+    beyond = {name: condition.change(env) for name, condition in CONDITIONS.items()}
+    shape = [len(values) for values in parse_grid(PAPER_GRID, env.nominal).values()]
 
-    def play(weights: Any, epsilon: float, episodes: int, grid: str = PAPER_GRID, where: World = world) -> np.ndarray:
+    def play(
+        weights: Any, epsilon: float, episodes: int, grid: str = PAPER_GRID, where: Environment = env
+    ) -> np.ndarray:
         if (where.step, episodes) not in players:
             players[where.step, episodes] = cell_player(where, policy_of, episodes)
         return players[where.step, episodes](weights, grid_cells(where, parse_grid(grid, where.nominal)), epsilon)
 
     def success(returns: np.ndarray) -> np.ndarray:
-        return returns > world.success_return
+        return returns > env.success_return
 
     def examine(weights: Any, snapshots: Snapshots | None = None, epsilon: float = EPSILON) -> Scores:
         returns = play(weights, epsilon, exam.grid)
@@ -144,9 +150,9 @@ def read_scores(path: Path, exam: Exam, snapshots: int = 0, **more: tuple[int, .
       snapshots: how many weights along the run were asked too, for its curve.
       more: shapes of other numbers that the file holds beside them.
     """
-    world = cartpole()
-    grid = tuple(len(values) for values in parse_grid(PAPER_GRID, world.nominal).values())
-    lengths = len(parse_grid(LENGTHS, world.nominal)["pole_length"])
+    env = cartpole()
+    grid = tuple(len(values) for values in parse_grid(PAPER_GRID, env.nominal).values())
+    lengths = len(parse_grid(LENGTHS, env.nominal)["pole_length"])
     means = ("success", "success_error", "return", "return_error", "nominal_success", "nominal_return")
     shapes: dict[str, Any] = {
         **dict.fromkeys(means, ()),

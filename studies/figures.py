@@ -1,78 +1,265 @@
-"""Figures of the studies, by name: those of the paper, and the square of labels and beliefs."""
+"""Figures of the studies, by name, drawn from the numbers of their JSON files.
+
+Matplotlib is imported when a figure is drawn, not before.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from deeprok.environments import cartpole
-from deeprok.plot import (
-    BLUE,
-    GREEN,
-    NAMES,
-    ORANGE,
-    PURPLE,
-    SKY,
-    STYLES,
-    Band,
-    coverage_plot,
-    learning_curves,
-    panels_of,
-    return_curves,
-    success_maps,
-)
+from deeprok.plot import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, panels_of
 from studies.plan import PAIRS
+from studies.tables import Rows, title
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: The same for the beliefs of Table 1, whatever their label.
-_BELIEF_STYLES = [(SKY, "--", "v"), (BLUE, "-", "o"), (ORANGE, "-.", "s"), (GREEN, ":", "^"), (PURPLE, "-", "D")]
+#: Colour, line and marker: each tells agents apart by itself, so that print without colour does too.
+Style = tuple[str, str, str]
+
+#: Of the agents of the paper's experiment, which the pages show in this order.
+STYLES: dict[str, Style] = {
+    "dqn": (SKY, "--", "v"),
+    "ddqn": (ORANGE, ":", "s"),
+    "ddqn_dr": (PURPLE, "-.", "D"),
+    "rtd_dqn": (GREEN, "-", "^"),
+    "ekf_dqn": (BLACK, "--", "x"),
+    "deep_rok": (BLUE, "-", "o"),
+}
+#: Of the estimators of Table 1, with either target, and of policy gradients beside them.
+_ESTIMATOR_STYLES: tuple[Style, ...] = (
+    (SKY, "--", "v"),
+    (BLUE, "-", "o"),
+    (ORANGE, "-.", "s"),
+    (GREEN, ":", "^"),
+    (PURPLE, "-", "D"),
+    (BLACK, "--", "x"),
+    (RED, "-.", "P"),
+)
+#: Of rows that are no agents of their own.
+_OTHER_STYLES: tuple[Style, ...] = tuple(reversed(STYLES.values()))
+
+#: The nominal target and the robust one, wherever both are drawn.
+_TARGETS = (("nominal target", ORANGE, "s", -1), ("robust target", BLUE, "o", 1))
 
 #: The agents of the paper's figures.
-_PAPER_AGENTS = ("ddqn", "rtd_dqn", "deep_rok")
+PAPER_AGENTS = ("ddqn", "rtd_dqn", "deep_rok")
+
+_AXES = {"pole_length": "pole length (m)", "cart_mass": "cart mass (kg)"}
 
 
-def square(tables: Mapping[str, Mapping[str, Mapping[str, Any]]], ceiling: float) -> Figure:
-    """{nominal, robust label} × {Adam, Kalman filter}: every seed, the interquartile mean and its interval.
+def success_maps(results: Mapping[str, Any], grid: Mapping[str, Sequence[float]]) -> Figure:
+    """Mean success rate in each cell of the grid, a panel for each agent.
 
     Args:
-      tables: title -> agent -> its summary; a panel each.
-      ceiling: the ceiling's share of successes.
+      results: agent -> [X, Y] success rates.
+      grid: the two parameters and their values.
+    """
+    percent = {name: 100 * np.asarray(success) for name, success in results.items()}
+    titles = [f"{title(name)}: mean {values.mean():.1f} %" for name, values in percent.items()]
+    return _maps(percent.values(), titles, grid, 100.0, "cividis", "success in %")
+
+
+def shortfall_maps(results: Mapping[str, Any], ceiling: Any, grid: Mapping[str, Sequence[float]]) -> Figure:
+    """How far the mean success rate in each cell is below the ceiling's, a panel for each agent.
+
+    Args:
+      results: agent -> [X, Y] success rates.
+      ceiling: [X, Y] of the ceiling.
+      grid: the two parameters and their values.
+    """
+    gaps = {name: 100 * (np.asarray(ceiling) - np.asarray(success)) for name, success in results.items()}
+    titles = [f"{title(name)}: mean {gap.mean():.1f}" for name, gap in gaps.items()]
+    largest = max(float(gap.max()) for gap in gaps.values())
+    return _maps(gaps.values(), titles, grid, largest, "cividis_r", "points of success below the ceiling")
+
+
+def _maps(
+    maps: Collection[np.ndarray],
+    titles: Sequence[str],
+    grid: Mapping[str, Sequence[float]],
+    largest: float,
+    colours: str,
+    scale: str,
+) -> Figure:
+    """Draws [X, Y] values as colours, from 0 to the largest, and numbers; a red square is the nominal model."""
+    figure, panels = panels_of(len(maps))
+    (across, xs), (up, ys) = grid.items()
+    nominal = cartpole().nominal
+    square = {"marker": "s", "markersize": 9, "markerfacecolor": "none", "markeredgewidth": 1.8}
+    for panel, values, text in zip(panels, maps, titles, strict=True):
+        image = panel.pcolormesh(xs, ys, values.T, vmin=0, vmax=largest, cmap=colours, shading="nearest")
+        for (column, row), value in np.ndenumerate(values):
+            red, green, blue, _ = image.cmap(image.norm(value))
+            ink = "black" if 0.3 * red + 0.6 * green + 0.1 * blue > 0.5 else "white"
+            number = str(round(float(value)))
+            panel.text(xs[column], ys[row], number, ha="center", va="center", fontsize=6, color=ink)
+        panel.plot(float(getattr(nominal, across)), float(getattr(nominal, up)), **square, markeredgecolor=RED)
+        panel.set_title(text, fontsize=9)
+        panel.set_xlabel(_AXES[across])
+        panel.set_xticks(xs, [f"{x:.3g}" for x in xs])
+    panels[0].set_yticks(ys, [f"{y:.3g}" for y in ys])
+    panels[0].set_ylabel(_AXES[up])
+    figure.colorbar(image, ax=panels, label=scale, pad=0.02)
+    return figure
+
+
+def return_curves(agents: Rows, lengths: Sequence[float]) -> Figure:
+    """Return against pole length: mean and standard deviation over the episodes of all seeds, a panel for each agent.
+
+    Args:
+      agents: the agents, whose `lengths` has both for each pole length.
+      lengths: the pole lengths.
+    """
+    env = cartpole()
+    nominal = float(env.nominal.pole_length)
+    figure, panels = panels_of(len(agents))
+    for panel, (name, row) in zip(panels, agents.items(), strict=True):
+        mean, spread = (np.asarray(row["lengths"][kind]) for kind in ("mean", "deviation"))
+        # No return is above the horizon, though a mean and a deviation may be.
+        high = np.minimum(mean + spread, env.horizon)
+        panel.fill_between(lengths, np.maximum(mean - spread, 0), high, color=BLUE, alpha=0.25, linewidth=0)
+        panel.plot(lengths, mean, color=BLUE, marker="o", markersize=3)
+        panel.axvline(nominal, color=RED, linestyle="--", linewidth=1)
+        where: dict[str, Any] = {"xycoords": panel.get_xaxis_transform(), "textcoords": "offset points"}
+        panel.annotate("nominal", (nominal, 0.02), xytext=(3, 0), **where, color=RED, fontsize=8)
+        panel.set_ylim(0, env.horizon * 1.05)
+        panel.set_title(title(name), fontsize=10)
+        panel.set_xlabel(_AXES["pole_length"])
+    panels[0].set_ylabel("return: mean ± s.d.\nover the episodes of all seeds", fontsize=9)
+    return figure
+
+
+def learning_curves(
+    agents: Rows, ceiling: float, styles: Mapping[str, Style] = STYLES, episodes: int | None = None
+) -> Figure:
+    """Return over the grid during training: interquartile mean over seeds, with the quartiles as a band.
+
+    Args:
+      agents: the agents, with `curve`.
+      ceiling: the ceiling's return.
+      styles: of each agent; others take what comes.
+      episodes: where the horizontal axis ends, if before the curves do.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    panel = figure.subplots()
+    last = episodes or max(row["curve"]["episodes"][-1] for row in agents.values())
+    for i, (name, row) in enumerate(agents.items()):
+        shown = np.asarray(row["curve"]["episodes"]) <= last
+        times, mean, low, high = (
+            np.asarray(row["curve"][key])[shown] for key in ("episodes", "iqm_return", "low", "high")
+        )
+        colour, line, marker = styles.get(name, _OTHER_STYLES[i % len(_OTHER_STYLES)])
+        panel.fill_between(times, low, high, color=colour, alpha=0.12, linewidth=0)
+        panel.plot(
+            times,
+            mean,
+            color=colour,
+            linestyle=line,
+            marker=marker,
+            markersize=3.5,
+            linewidth=1.4,
+            label=title(name),
+        )
+    for height, line, text in ((ceiling, "-", "ceiling"), (0.95 * ceiling, ":", "95 % of it")):
+        panel.axhline(height, color="grey", linewidth=1, linestyle=line)
+        below = (2, 3) if text == "ceiling" else (2, -10)
+        panel.annotate(text, (0, height), xytext=below, textcoords="offset points", fontsize=8, color="dimgrey")
+    panel.set_xlim(0, last)
+    panel.set_ylim(0, ceiling * 1.08)
+    panel.set_xlabel("episodes of training")
+    panel.set_ylabel("return over the grid: IQM and quartiles of seeds")
+    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=8)
+    return figure
+
+
+def coverage_plot(calibrations: Rows) -> Figure:
+    """Empirical against nominal coverage of intervals for Q, raw and with a cross-validated temperature.
+
+    Args:
+      calibrations: title -> calibration; a panel each.
+    """
+    figure, panels = panels_of(len(calibrations))
+    for i, (panel, (name, found)) in enumerate(zip(panels, calibrations.items(), strict=True)):
+        nominal = 100 * np.array(found["levels"])
+        panel.plot([0, 100], [0, 100], color="grey", linewidth=1, label="empirical = nominal" if i == 0 else None)
+        raw = 100 * np.array(found["coverage"])
+        panel.plot(nominal, raw, color=ORANGE, marker="s", label="raw" if i == 0 else None)
+        if found["calibrated"]:
+            scaled = 100 * np.array(found["calibrated"])
+            label = "cross-validated temperature" if i == 0 else None
+            panel.plot(nominal, scaled, color=BLUE, marker="o", linestyle="--", label=label)
+        panel.set_title(name, fontsize=10)
+        panel.set_xlabel("nominal coverage in %")
+        panel.set_xticks(nominal)
+        panel.set_xlim(40, 100)
+        panel.set_ylim(-4, 104)
+    panels[0].set_ylabel("empirical coverage in %")
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    return figure
+
+
+def square(tables: Mapping[str, Rows], ceiling: float) -> Figure:
+    """{nominal, robust target} × {Adam, Kalman filter}: every seed, the interquartile mean and its interval.
+
+    Args:
+      tables: title -> agents; a panel each.
+      ceiling: the ceiling's success rate.
     """
     figure, panels = panels_of(len(tables))
-    lines = {
-        "nominal label": (("dqn", "ekf_dqn"), ORANGE, "s", -0.06),
-        "robust label": (("rtd_dqn", "deep_rok"), BLUE, "o", 0.06),
-    }
-    for panel, (title, agents) in zip(panels, tables.items(), strict=True):
-        for label, (corners, colour, marker, offset) in lines.items():
-            places = np.arange(2) + offset
-            for place, name in zip(places, corners, strict=True):
+    corners = (("dqn", "ekf_dqn"), ("rtd_dqn", "deep_rok"))
+    for panel, (text, agents) in zip(panels, tables.items(), strict=True):
+        for names, (label, colour, marker, side) in zip(corners, _TARGETS, strict=True):
+            places = np.arange(2) + 0.12 * side
+            for place, name in zip(places, names, strict=True):
                 seeds = 100 * np.asarray(agents[name]["per_seed"]["success"])
-                jitter = np.linspace(-0.03, 0.03, len(seeds))
-                panel.scatter(place + np.sign(offset) * 0.08 + jitter, seeds, s=7, color=colour, alpha=0.4, linewidth=0)
-            means = 100 * np.array([agents[name]["iqm_success"] for name in corners])
-            ends = 100 * np.array([agents[name]["success_ci"] for name in corners])
-            errors = [means - ends[:, 0], ends[:, 1] - means]
-            panel.errorbar(places, means, np.abs(errors), color=colour, marker=marker, capsize=3, label=label)
+                jitter = np.linspace(-0.05, 0.05, len(seeds))
+                panel.scatter(place + 0.14 * side + jitter, seeds, s=8, color=colour, alpha=0.4, linewidth=0)
+            _means(panel, places, [agents[name] for name in names], colour, marker, label, upright=True)
         panel.axhline(100 * ceiling, color="grey", linewidth=1)
         panel.annotate(
             "ceiling", (-0.45, 100 * ceiling), xytext=(0, 3), textcoords="offset points", fontsize=8, color="dimgrey"
         )
         panel.set_xticks([0, 1], ["Adam", "Kalman filter"])
         panel.set_xlim(-0.5, 1.5)
-        panel.set_ylim(0, 105)
-        panel.set_title(title, fontsize=10)
+        panel.set_ylim(-4, 105)
+        panel.set_title(text, fontsize=10)
     panels[0].set_ylabel("success over the grid in %")
-    panels[0].legend(loc="lower center", frameon=False, fontsize=8)
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=8
+    )
     return figure
 
 
+def _means(
+    panel: Any,
+    places: np.ndarray,
+    rows: Sequence[Mapping[str, Any]],
+    colour: str,
+    marker: str,
+    label: str,
+    upright: bool,
+) -> None:
+    """Draws interquartile means with their intervals."""
+    means = 100 * np.array([row["iqm_success"] for row in rows])
+    ends = 100 * np.array([row["success_ci"] for row in rows])
+    errors = np.abs([means - ends[:, 0], ends[:, 1] - means])
+    style: dict[str, Any] = dict(color=colour, marker=marker, capsize=3, label=label)
+    style["linestyle"] = "-" if upright else "none"
+    if upright:
+        panel.errorbar(places, means, yerr=errors, **style)
+    else:
+        panel.errorbar(means, places, xerr=errors, **style)
+
+
 def squares(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The squares among the tables of `results.json`, each under a title."""
+    """The tables of `results.json` with all four corners, each under a title."""
     tables = {found["preset"]: found["agents"], **found["studies"]}
     titles = {"best": "each at its best settings", "tuned": "preset tuned", "paper": "preset paper"}
     return {title: tables[name] for name, title in titles.items() if name in tables}
@@ -80,50 +267,55 @@ def squares(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def of_results(found: Mapping[str, Any]) -> dict[str, Figure]:
     """Every figure that the numbers of `results.json` allow, by name."""
-    world = cartpole()
     ceiling = found["references"]["lqr"]
     presets = {found["preset"]: found["agents"]}
     presets |= {name: table for name, table in found["studies"].items() if name in ("paper", "tuned")}
     drawn = {}
     for preset, agents in presets.items():
-        bands = {name: Band(*(agents[name]["lengths"][k] for k in ("mean", "deviation"))) for name in _PAPER_AGENTS}
-        drawn[f"returns-{preset}"] = return_curves(bands, "pole_length", found["lengths"], world)
-        maps = {name: agents[name]["cell_success"] for name in _PAPER_AGENTS} | {"lqr": ceiling["cell_success"]}
-        drawn[f"success-{preset}"] = success_maps(maps, found["grid"], world)
-        shown = {name: agents[name] for name in STYLES if name in agents}
-        drawn[f"learning-{preset}"] = learning_curves(shown, ceiling["iqm_return"])
+        shown = {name: agents[name] for name in PAPER_AGENTS if name in agents}
+        drawn[f"returns-{preset}"] = return_curves(shown, found["lengths"])
+        maps = {name: row["cell_success"] for name, row in shown.items()}
+        drawn[f"success-{preset}"] = success_maps(maps | {"lqr": ceiling["cell_success"]}, found["grid"])
+        learned = {name: agents[name] for name in STYLES if name in agents}
+        maps = {name: row["cell_success"] for name, row in learned.items() if name != "ekf_dqn"}
+        if preset == "tuned":  # where success maps look all alike
+            drawn[f"shortfall-{preset}"] = shortfall_maps(maps, ceiling["cell_success"], found["grid"])
+        drawn[f"learning-{preset}"] = learning_curves(learned, ceiling["iqm_return"])
     drawn["square"] = square(squares(found), ceiling["iqm_success"])
     if "fastest" in found["studies"]:
-        drawn["learning-fastest"] = learning_curves(found["studies"]["fastest"], ceiling["iqm_return"])
+        drawn["learning-fastest"] = learning_curves(found["studies"]["fastest"], ceiling["iqm_return"], episodes=200)
     return drawn
 
 
 def dives(found: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """When each seed found the treasure first, for each depth and way to explore; never is on the top line.
+    """In which episode each seed found the treasure first, for each depth and exploration strategy.
 
     Args:
-      found: depth -> way -> `first` of each seed, as `kalman.json` has it.
+      found: depth -> strategy -> `first` of each seed, as `kalman.json` has it.
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
     panel = figure.subplots()
     ways = list(next(iter(found.values())))
+    last = next(iter(next(iter(found.values())).values()))["episodes"]
+    never = last * 1.8  # a place above all episodes, with a tick of its own
     for k, way in enumerate(ways):
-        colour, _, marker = list(STYLES.values())[(1, 5, 3)[k % 3]]
+        colour, _, marker = (STYLES["ddqn"], STYLES["deep_rok"], STYLES["rtd_dqn"])[k % 3]
         for i, rows in enumerate(found.values()):
-            never = rows[way]["episodes"] * 1.6
             first = np.array([never if x is None else x for x in rows[way]["first"]], float)
             place = i + 0.27 * (k - 1) + np.linspace(-0.09, 0.09, len(first))
-            label = ways[k] if i == 0 else None
+            label = title(way) if i == 0 else None
             panel.scatter(place, first, s=14, color=colour, marker=marker, alpha=0.7, linewidth=0, label=label)
     panel.set_yscale("log")
-    panel.axhline(never, color="grey", linewidth=0.8, linestyle=":", zorder=0)
-    panel.annotate("never", (-0.45, never), xytext=(0, 3), textcoords="offset points", fontsize=8, color="dimgrey")
-    panel.set_ylim(0.7, never * 1.6)
+    panel.axhline(last, color="grey", linewidth=0.8, linestyle=":", zorder=0)
+    ticks = [x for x in (1, 10, 100) if x < last]
+    panel.set_yticks([*ticks, last, never], [*map(str, ticks), f"{last}: end", "not found"])
+    panel.minorticks_off()
+    panel.set_ylim(0.7, never * 1.4)
     panel.set_xticks(range(len(found)), [f"depth {depth}" for depth in found])
     panel.set_xlim(-0.5, len(found) - 0.5)
-    panel.set_ylabel("episode of the first treasure")
+    panel.set_ylabel("first episode with the treasure")
     figure.legend(loc="outside upper center", ncols=len(ways), frameon=False, fontsize=8)
     return figure
 
@@ -133,42 +325,34 @@ def of_filters(found: Mapping[str, Any]) -> dict[str, Figure]:
     ceiling = found["ceiling"]["iqm_return"]
     titles = {"ekf_dqn": "EKF-DQN on Cart-Pole", "ferry full": "Deep-RoK, ferry, full P"}
     titles |= {"ferry diagonal": "Deep-RoK, ferry, diagonal P"}
-    learned = [name for name in ("structures", "exploration", "confidence") if name in found["tables"]]
-    drawn = {name: learning_curves(found["tables"][name], ceiling) for name in learned}
+    drawn = {name: learning_curves(found["tables"][name], ceiling) for name in ("structures", "exploration")}
     drawn["calibration"] = coverage_plot(
-        {title: found["calibration"][name] for name, title in titles.items() if name in found["calibration"]}
+        {text: found["calibration"][name] for name, text in titles.items() if name in found["calibration"]}
     )
     drawn["deep-sea"] = dives(found["deep_sea"])
     return drawn
 
 
-def beliefs(pairs: Mapping[str, Sequence[str]], agents: Mapping[str, Mapping[str, Any]], ceiling: float) -> Figure:
-    """Success of every belief with either label: every seed, the interquartile mean and its interval; also enlarged.
+def estimators(pairs: Mapping[str, Sequence[str]], agents: Rows, ceiling: float) -> Figure:
+    """Success of every estimator with either target: every seed, interquartile mean and interval; also enlarged.
 
     Args:
-      pairs: belief -> its agent with the nominal label and with the robust one.
-      agents: agent -> its summary.
-      ceiling: the ceiling's share of successes.
+      pairs: estimator -> its agent with the nominal target and with the robust one.
+      agents: the agents.
+      ceiling: the ceiling's success rate.
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9.6, 0.75 * len(pairs) + 1.3), layout="constrained")
+    figure = Figure(figsize=(9.6, 0.75 * len(pairs) + 1.5), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
-    labels = (("nominal label", ORANGE, "s", -0.16), ("robust label", BLUE, "o", 0.16))
     for panel in panels:
-        for i, (label, colour, marker, offset) in enumerate(labels):
-            names = [pair[i] for pair in pairs.values()]
-            places = np.arange(len(pairs)) + offset
-            for place, name in zip(places, names, strict=True):
-                seeds = 100 * np.asarray(agents[name]["per_seed"]["success"])
+        for i, (label, colour, marker, side) in enumerate(_TARGETS):
+            rows = [agents[pair[i]] for pair in pairs.values()]
+            places = np.arange(len(pairs)) + 0.16 * side
+            for place, row in zip(places, rows, strict=True):
+                seeds = 100 * np.asarray(row["per_seed"]["success"])
                 panel.scatter(seeds, np.full(len(seeds), place + 0.1), s=9, color=colour, alpha=0.45, linewidth=0)
-            means = 100 * np.array([agents[name]["iqm_success"] for name in names])
-            ends = 100 * np.array([agents[name]["success_ci"] for name in names])
-            errors = np.abs([means - ends[:, 0], ends[:, 1] - means])
-            shown = label if panel is panels[0] else None
-            panel.errorbar(
-                means, places, xerr=errors, color=colour, marker=marker, linestyle="none", capsize=3, label=shown
-            )
+            _means(panel, places, rows, colour, marker, label, upright=False)
         panel.axvline(100 * ceiling, color="grey", linewidth=1)
         panel.set_xlabel("success over the grid in %")
     where = (100 * ceiling, -0.45)
@@ -177,24 +361,28 @@ def beliefs(pairs: Mapping[str, Sequence[str]], agents: Mapping[str, Mapping[str
     )
     panels[0].set_yticks(range(len(pairs)), list(pairs))
     panels[0].set_ylim(len(pairs) - 0.5, -0.6)
-    panels[0].set_xlim(-2, 102)
-    panels[1].set_xlim(100 * ceiling - 10, 100 * ceiling + 1)
-    figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=8)
+    low, high = 100 * ceiling - 10, 100 * ceiling + 1
+    shown = {"all seeds": (-2, 102), "zoom: near the ceiling": (low, high)}
+    for panel, (text, limits) in zip(panels, shown.items(), strict=True):
+        panel.set_title(text, fontsize=9)
+        panel.set_xlim(*limits)
+    panels[0].axvspan(low, high, color="grey", alpha=0.12, linewidth=0)  # what the zoom shows
+    handles = panels[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside upper center", ncols=2, frameon=False, fontsize=8)
     return figure
 
 
 def of_systems(found: Mapping[str, Any]) -> dict[str, Figure]:
     """The figures of `table1.json`, by name."""
-    table, ceiling = found["tables"]["beliefs"], found["ceiling"]
-    drawn = {"beliefs": beliefs(PAIRS, table, ceiling["iqm_success"])}
-    for i, label in enumerate(("nominal", "robust")):
-        names = [pair[i] for pair in PAIRS.values()]
-        styles = dict(zip(names, _BELIEF_STYLES, strict=True))
-        drawn[f"learning-{label}"] = learning_curves(
-            {name: table[name] for name in names}, ceiling["iqm_return"], styles
-        )
-    policies = found["tables"]["policies"]
-    maps = {name: row["cell_success"] for name, row in policies.items() if name in NAMES}
-    drawn["policies"] = success_maps(maps | {"lqr": ceiling["cell_success"]}, found["grid"], cartpole(), "a")
-    drawn["calibration"] = coverage_plot({NAMES[name]: row for name, row in found["calibration"].items()})
+    table, policies, ceiling = found["tables"]["beliefs"], found["tables"]["policies"], found["ceiling"]
+    drawn = {"beliefs": estimators(PAIRS, table, ceiling["iqm_success"])}
+    for i, (target, gradients) in enumerate((("nominal", ("pg",)), ("robust", ("epopt", "robust_pg")))):
+        rows = {pair[i]: table[pair[i]] for pair in PAIRS.values()} | {name: policies[name] for name in gradients}
+        styles = dict(zip(rows, _ESTIMATOR_STYLES, strict=False))
+        # Policy gradients are trained for longer; the figure ends where the others do.
+        episodes = max(table[pair[i]]["curve"]["episodes"][-1] for pair in PAIRS.values())
+        drawn[f"learning-{target}"] = learning_curves(rows, ceiling["iqm_return"], styles, episodes)
+    named = {name: policies[name]["cell_success"] for name in ("pg", "epopt", "robust_pg", "nominal model alone")}
+    drawn["policies"] = shortfall_maps(named, ceiling["cell_success"], found["grid"])
+    drawn["calibration"] = coverage_plot({title(name): row for name, row in found["calibration"].items()})
     return drawn

@@ -1,29 +1,44 @@
-"""The page of the Kalman family, made of nothing but the numbers of `kalman.json`."""
+"""The page of the Kalman agents, made of nothing but the numbers of `kalman.json` and the stored benchmarks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from studies.page import Lines, beyond_table, coverage_table, main_table, markdown, with_interval
+from studies import plan
+from studies.page import benchmark
+from studies.tables import (
+    Lines,
+    beyond_table,
+    coverage_table,
+    earlier_anchor,
+    figure,
+    main_table,
+    markdown,
+    mean_success,
+    success,
+    title,
+    with_interval,
+    wrapped,
+)
 
 #: What each table of Cart-Pole compares.
 _ORDER = {
     "structures": "Structures of the covariance",
     "exploration": "Exploration",
-    "confidence": "Changing confidence",
+    "confidence": "Annealing the robustness level",
 }
 
 
 def short_tables(found: Mapping[str, Any]) -> list[list[Any]]:
     """For a terminal: of each table a title, a header and its lines."""
     tables: list[list[Any]] = [
-        [title, *main_table(found["tables"][name], short=True)]
-        for name, title in _ORDER.items()
+        [text, *main_table(found["tables"][name], short=True)]
+        for name, text in _ORDER.items()
         if name in found["tables"]
     ]
-    tables.append(["Deep sea: seeds whose policy keeps to the treasure", *_dives(found)])
-    tables.append(["Coverage of intervals for Q, in %", *_coverage(found)])
+    tables.append(["Deep sea: seeds that found the treasure, and whose policy goes for it", *_dives(found)])
+    tables.append(["Empirical coverage of intervals for Q, in %", *_coverage(found)])
     return tables
 
 
@@ -41,27 +56,38 @@ def kalman_page(found: Mapping[str, Any]) -> str:
         parts.append(_cautious(found))
     if "warm_start" in found["tables"]:
         parts.append(_warm_start(found))
-    return "\n".join(parts)
+    return wrapped("\n".join(parts))
+
+
+def _episodes(found: Mapping[str, Any]) -> int:
+    """The test episodes that were asked for; the table of structures, which `test_episodes` is of, plays a fifth."""
+    return 5 * int(found["test_episodes"])
 
 
 def _introduction(found: Mapping[str, Any]) -> str:
     tables = found["tables"]
     seeds = max(row["seeds"] for row in tables["exploration"].values())
     few = max(row["seeds"] for row in tables["structures"].values())
-    return f"""# The Kalman family, measured
+    exam = plan.structures(1, _episodes(found)).exam
+    return f"""# The Kalman agents, measured
 
-This page is generated, with its figures and [kalman.json](kalman/kalman.json), by
+Covariance structures, exploration, robustness level, calibration and warm starts of the agents whose weights are
+estimated by an extended Kalman filter. [The Kalman filter](estimators.md) explains how to use them. This page is
+generated, with its figures and [kalman.json](kalman/kalman.json), by
 
 ```sh
 deeprok reproduce --study kalman --seeds {seeds}
 ```
 
-How to use what is measured here is told in [the Kalman filter](estimators.md). Unless said otherwise: Deep-RoK, preset
-`tuned`, uncertain Cart-Pole, the last weights of {few} seeds ({seeds} for exploration), over the paper's grid with
-ε = 0.1 and {found["test_episodes"]} episodes a cell, interquartile means with 95 % bootstrap intervals over seeds.
-*Episodes to 95 %* is when the return over the grid first stayed above 95 % of the ceiling's for two evaluations, which
-come every 20 episodes. The ceiling, a regulator for each cell, succeeds in
-{100 * found["ceiling"]["iqm_success"]:.1f} %.
+Unless a section says otherwise:
+
+- The agent is Deep-RoK with preset `tuned` on the uncertain Cart-Pole; the last weights of {few} seeds ({seeds} for
+  exploration) are evaluated. [Results](results.md#how-it-was-measured) defines the columns.
+- The paper's grid is played with ε = 0.1 and {exam.grid} episodes a cell; learning curves and environments beyond the
+  box with {exam.beyond}, tuning with {plan.structure_tuning(_episodes(found)).exam.grid}.
+- Settings were chosen by the success on this same grid, on other seeds.
+- The ceiling, an LQR for each cell, succeeds in {100 * found["ceiling"]["iqm_success"]:.1f} % of the episodes. It is a
+  reference, not an upper bound: with fewer test episodes its regrets are noisier, and some are negative.
 """
 
 
@@ -70,122 +96,163 @@ def _structures(found: Mapping[str, Any]) -> str:
     return f"""## Structures of the covariance
 
 {markdown(main_table(tables["structures"]))}
-{_figure("structures", "Return over the grid as training goes on, for each structure")}
+{figure("kalman", "structures", "Return over the grid during training, for each structure")}
 Each structure has the observation noise, of 0.4, 0.12 and 0.04, with the highest mean success on the tuning seeds 1000
-to 1002, which no table reports otherwise:
+to 1002, which no other table reports; differences below half a point count as none:
 
-{markdown(_tuning(tables["structure_tuning"]))}
-What they cost grows with the numbers they keep: see [structures](estimators.md#structures-of-p).
+{markdown(_tuning(tables["structure_tuning"]))}{_update_times()}
+The cost grows with the number of values that a structure stores: see [structures](estimators.md#structures-of-p).
 """
 
 
+def _update_times() -> str:
+    """What an update costs, if it was measured."""
+    names = {"Adam": "Adam", "full": "full", "low_rank(10)": "low rank (10)", "diagonal": "diagonal"}
+    times = {text: benchmark("structures", "times", f"n = 562, B = 1: {name}") for name, text in names.items()}
+    known = {text: time for text, time in times.items() if time is not None}
+    if not known:
+        return ""
+    lines = [
+        ["median time of one update in µs", *known],
+        ["562 weights, one observation", *map("{:.0f}".format, known.values())],
+    ]
+    return f"""
+What an update of this network costs on one core ([benchmarks](benchmarks.md#structures)):
+
+{markdown(lines)}"""
+
+
 def _exploration(found: Mapping[str, Any]) -> str:
-    tables = found["tables"]
+    table = found["tables"]["exploration"]
+    scales = {name: f"{table[name]['changes']['explore_scale']:g}" for name in ("thompson", "ucb")}
+    depths = found["deep_sea"]
+    first = next(iter(next(iter(depths.values())).values()))
+    drawn = [rows["thompson"]["first"] for rows in depths.values()]
+    at_once = sum(all(episode == 1 for episode in seed) for seed in zip(*drawn, strict=True))
     return f"""## Exploration
 
-{markdown(main_table(tables["exploration"]))}
-{_figure("exploration", "Return over the grid as training goes on, for each way to explore")}
-`thompson` acts on weights drawn from N(θ, P) at the start of each episode, `ucb` on Q + scale·σ, both without ε while
-they train. The scale, {_changes(tables["exploration"], "thompson", "explore_scale")} and
-{_changes(tables["exploration"], "ucb", "explore_scale")}, was the best of 0.3, 1, 3, 10 and 30
-(Thompson: up to 10) on the tuning seeds.
+{markdown(main_table(table))}
+{figure("kalman", "exploration", "Return over the grid during training, for each exploration strategy")}
+Thompson sampling acts on weights drawn from the posterior N(θ, P) at the start of each episode; the upper confidence
+bound acts on Q + σ. A scale multiplies the posterior's standard deviation. Neither uses ε during training. The
+scales, {scales["thompson"]} and {scales["ucb"]}, were the best of 0.3, 1, 3, 10 and 30 (Thompson sampling: up to 10)
+on the tuning seeds; these trials are not stored.
 
 ### Deep sea
 
-A treasure lies at the end of the one way, of 2ᴺ, on which every step goes right, and each step to the right costs a
-little. The network sees row and column as two numbers. {_divers(found)} episodes; the nominal label with a diagonal
-covariance (`ekf_dqn`).
+A simplified version of the Deep Sea problem: the treasure lies at the end of the one path, of 2ᴺ, on which every step
+goes right, and each step to the right costs a little. `ekf_dqn`, the agent with the nominal target, has a diagonal
+covariance and trains for {first["episodes"]} episodes.
 
 {markdown(_dives(found))}
-{_figure("deep-sea", "Episode of the first treasure for each seed, depth and way to explore")}
-*Found* counts the seeds that ever found the treasure, *kept* those whose greedy policy goes for it at the end.
+{figure("kalman", "deep-sea", "First episode with the treasure, for each seed, depth and exploration strategy")}
+*Found* counts the seeds that found the treasure during training. *Median episode* is the median of the first episode
+with the treasure, where a seed that never found it counts as {first["episodes"] + 1}. *Goes for it* counts the seeds
+whose greedy policy takes the treasure after training; since it acts without exploration noise, it can do so without
+having found the treasure before.
+
+This is weak evidence of deep exploration. The action map is fixed, so that "right" is the same action in every cell,
+and the network sees row and column as two numbers: a constant policy solves the problem at every depth. With Thompson
+sampling {at_once} of {len(drawn[0])} seeds find the treasure in their first episode at every depth. The Deep Sea of
+bsuite randomises the actions and encodes cells one-hot.
 """
 
 
 def _confidence(found: Mapping[str, Any]) -> str:
-    tables = found["tables"]
-    return f"""## Changing confidence
+    table = found["tables"]["confidence"]
+    beyond = plan.confidence(1, _episodes(found)).exam.beyond
+    lows, highs = zip(*(row["success_ci"] for row in table.values()), strict=True)
+    overlap = " The intervals of\nall of them overlap." if max(lows) <= min(highs) else ""
+    return f"""{earlier_anchor("changing-confidence")}
+## Annealing the robustness level
 
-The worst of 20 models (CVaR at 0.05) from the first update on, or approached from the mean over the models: over the
-first 15,000 steps, or as the filter's gain falls below its first value.
+The target takes the worst of 20 models (CVaR at 0.05) from the first update on, or starts at the mean over the models
+and anneals to the worst: over the first 15,000 steps, or as the filter's gain falls below its first value.{overlap}
 
-{markdown(main_table(tables["confidence"]))}
-{_figure("confidence", "Return over the grid as training goes on, for each course of the level")}
-{_beyond(found, "confidence")}
-"""
+{markdown(main_table(table))}
+Beyond the box, {beyond} episodes a cell:
+
+{markdown(beyond_table(table, found["conditions"]))}"""
 
 
 def _calibration(found: Mapping[str, Any]) -> str:
     return f"""## Calibration
 
-An interval that claims 95 % should hold the truth in 95 % of the cases. For EKF-DQN on Cart-Pole the truth is what its
-greedy policy earns from 200 visited states after each action, averaged over 32 models of the box; for Deep-RoK on the
-ferry it is the exact robust Q* of every cell that can be reached. The temperature multiplies all deviations; that of a
-seed is fitted on the other seeds.
+Intervals with a nominal coverage of 95 % should contain the true value in 95 % of the cases. For EKF-DQN on Cart-Pole
+the true value is the discounted return of its greedy policy from 200 visited states after each action, averaged over
+32 models of the box. For Deep-RoK on the ferry it is the exact robust Q* of every reachable cell. Deep-RoK's
+intervals on Cart-Pole were not measured. The table gives the empirical coverage in %: raw, and with all standard
+deviations multiplied by a temperature that is cross-validated, each seed's fitted on the other seeds.
 
 {markdown(_coverage(found))}
-{_figure("calibration", "Coverage against what intervals claim")}
-"""
+{figure("kalman", "calibration", "Empirical against nominal coverage of the intervals for Q")}"""
 
 
 def _cautious(found: Mapping[str, Any]) -> str:
-    return f"""## Caution after training
+    episodes = plan.cautious_exam(_episodes(found)).grid
+    return f"""{earlier_anchor("caution-after-training")}
+## Acting on a lower confidence bound
 
-The share of successes when Deep-RoK's policy acts on Q − κσ (`evaluate --policy lcb --kappa κ`), on the grid, outside
-the box, and with sensor noise (the mean of 3 seeds):
+Success in % when Deep-RoK's policy acts on Q − κσ after training (`evaluate --policy lcb --kappa κ`): the mean of
+{plan.CAUTIOUS_SEEDS} seeds, {episodes} episodes a cell. With so few episodes the level is noisy and can lie above the
+ceiling; rows can be compared with each other, as they share the test episodes.
 
-{markdown(_caution(found))}
-"""
+{markdown(_caution(found))}"""
 
 
 def _warm_start(found: Mapping[str, Any]) -> str:
+    table, before = found["tables"]["warm_start"], found["tables"]["structures"]["full"]
+    rows = {"before: trained at 9.8 m/s²": before, "40 episodes from scratch": table["afresh"]}
+    rows["40 episodes from the posterior"] = table["from a posterior"]
+    lines = [["", "success % at 14.7 m/s²", "success % at 9.8 m/s²"]]
+    lines += [[name, with_interval(row["beyond"]["strong_gravity"], 100), success(row)] for name, row in rows.items()]
+    exam = plan.warm_start(1, _episodes(found)).exam
+    old, new = (row["beyond"]["strong_gravity"]["value"] for row in (before, table["from a posterior"]))
     return f"""## A posterior as the next prior
 
-Gravity rises by half. Forty episodes from fresh weights, with ε falling over 3000 steps, and forty episodes that begin
-with the posterior of the structure `full` above and ε = 0.1 (`--prior RUN`). Success where gravity is 14.7 m/s²:
+Gravity rises by half, to 14.7 m/s². One agent trains for 40 episodes there from scratch, with ε annealed over 3000
+steps; the other for 40 episodes from the posterior of the structure `full` above, with ε = 0.1 (`--prior RUN`).
+{exam.grid} episodes a cell ({_structure_episodes(found)} for the row *before*).
 
-{markdown(_warm(found))}
+{markdown(lines)}
+Compare the last row with the first: the warm start changes the success at 14.7 m/s² by {100 * (new - old):+.1f}
+points. The agent from scratch is a weak baseline: it keeps the target period of 2000 steps, and other settings learn
+within tens of episodes ([learning speed](results.md#learning-speed)).
 """
 
 
-def _figure(name: str, what: str) -> str:
-    return f"![{what}](kalman/{name}.png)\n\n[As SVG](kalman/{name}.svg)\n"
-
-
-def _changes(table: Mapping[str, Any], row: str, name: str) -> str:
-    return f"{table[row]['changes'][name]:g}"
+def _structure_episodes(found: Mapping[str, Any]) -> str:
+    exam = plan.structures(1, _episodes(found)).exam
+    return f"{exam.beyond} and {exam.grid}"
 
 
 def _tuning(table: Mapping[str, Any]) -> Lines:
     lines: dict[str, dict[float, float]] = {}
     for row in table.values():
         changes = row["changes"]
-        mean = sum(row["per_seed"]["success"]) / len(row["per_seed"]["success"])
-        lines.setdefault(changes["covariance"], {})[changes["observation_noise"]] = mean
+        lines.setdefault(changes["covariance"], {})[changes["observation_noise"]] = mean_success(row)
     noises = sorted({noise for line in lines.values() for noise in line}, reverse=True)
     return [
-        ["mean success % at Pₙ", *(f"{noise:g}" for noise in noises)],
-        *([name, *(f"{100 * line[noise]:.1f}" for noise in noises)] for name, line in lines.items()),
+        ["mean success % at observation noise Pₙ", *(f"{noise:g}" for noise in noises)],
+        *([title(name), *(f"{100 * line[noise]:.1f}" for noise in noises)] for name, line in lines.items()),
     ]
-
-
-def _divers(found: Mapping[str, Any]) -> str:
-    return str(next(iter(next(iter(found["deep_sea"].values())).values()))["episodes"])
 
 
 def _dives(found: Mapping[str, Any]) -> Lines:
     depths = found["deep_sea"]
     ways = list(next(iter(depths.values())))
-    header = ["depth", *(f"{way}: {what}" for way in ways for what in ("found", "median episode", "kept"))]
+    header = [
+        "depth",
+        *(f"{title(way)}: {what}" for way in ways for what in ("found", "median episode", "goes for it")),
+    ]
     lines = []
     for depth, rows in depths.items():
         line = [depth]
         for way in ways:
             first = rows[way]["first"]
-            seen = sum(x is not None for x in first)
             median = rows[way]["median_first"]
             line += [
-                f"{seen} of {len(first)}",
+                f"{sum(x is not None for x in first)} of {len(first)}",
                 "never" if median > rows[way]["episodes"] else f"{median:.0f}",
                 f"{sum(rows[way]['kept'])} of {len(first)}",
             ]
@@ -199,24 +266,8 @@ def _coverage(found: Mapping[str, Any]) -> Lines:
 
 
 def _caution(found: Mapping[str, Any]) -> Lines:
-    rows = found["cautious"]
     names = {"grid": "the grid", "outside": "outside the box", "sensor_noise": "sensor noise"}
     return [
         ["κ", *names.values()],
-        *([kappa, *(f"{100 * row[name]:.1f}" for name in names)] for kappa, row in rows.items()),
-    ]
-
-
-def _beyond(found: Mapping[str, Any], name: str) -> str:
-    return markdown(beyond_table(found["tables"][name], found["conditions"]))
-
-
-def _warm(found: Mapping[str, Any]) -> Lines:
-    rows = {"before: structure full": found["tables"]["structures"]["full"], **found["tables"]["warm_start"]}
-    return [
-        ["", "success % at 14.7 m/s²", "success % at 9.8 m/s²"],
-        *(
-            [name, with_interval(row["beyond"]["strong_gravity"], 100), f"{100 * row['iqm_success']:.1f}"]
-            for name, row in rows.items()
-        ),
+        *([kappa, *(f"{100 * row[name]:.1f}" for name in names)] for kappa, row in found["cautious"].items()),
     ]

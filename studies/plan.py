@@ -1,7 +1,7 @@
-"""What is trained and what it is asked: every row of every table, as data.
+"""What is trained and how it is evaluated: every row of every table, as data.
 
-A row is an algorithm, a preset and what differs from it. Rows that are compared with each other
-form a study. Seeds that settings were chosen by are never seeds that are reported.
+A row is an algorithm, a preset and the settings that differ from it. Rows that stand in one table form
+a comparison. Seeds that settings were tuned on are never seeds that are reported.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from deeprok.evaluation.grid import PolicyKind
-from deeprok.runs.settings import ALGORITHMS, Config, make_config
+from deeprok.agents.algorithms import ALGORITHMS
+from deeprok.agents.targets import TARGETS
+from deeprok.evaluation.policies import PolicyKind
+from deeprok.runs.settings import Config, make_config
 from studies.exam import Exam
 
-#: {nominal, robust label} × {Adam, Kalman filter}, all with plain max and the same acting models.
+#: {nominal, robust target} × {Adam, Kalman filter}, all with plain max and the same acting models.
 SQUARE = ("dqn", "rtd_dqn", "ekf_dqn", "deep_rok")
 
 #: The agents of the paper and those between them.
 PAPER_AGENTS = ("dqn", "ddqn", "ddqn_dr", "rtd_dqn", "ekf_dqn", "deep_rok")
 
 TUNING_SEEDS = (1000, 1001, 1002)
-# Seeds at most of what is told beside the main table.
-FEWER_SEEDS = 10  # of the other preset and the ablations
+FEWER_SEEDS = 10  # at most, beside the main table
 SB3_SEEDS = 3
 
 
@@ -35,24 +36,28 @@ class Row:
     preset: str = "tuned"
     changes: Mapping[str, Any] = field(default_factory=dict)
     policy: PolicyKind = "mean"
-    runs: str = ""  # study/row whose runs it uses, if they are not its own
-    prior: str = ""  # study/row whose last beliefs its runs begin with
+    runs: str = ""  # comparison/row whose runs it shares, if they are not its own
+    prior: str = ""  # comparison/row whose last posteriors its runs start from
 
     def config(self, seed: int) -> Config:
         """The settings of one of its runs."""
         return make_config(self.algorithm, self.preset, seed=seed, **self.changes)
 
 
-class Study(NamedTuple):
-    """Rows that are compared with each other."""
+class Comparison(NamedTuple):
+    """The rows of one table."""
 
     name: str
     rows: list[Row]
     seeds: Sequence[int]
-    exam: Exam
+    exam: Exam  # with no episodes on the grid, the runs are trained but not examined
+
+    def exam_of(self, row: Row) -> Exam:
+        """How a row is examined: an ensemble takes the time of all its members, so it plays fewer episodes."""
+        return self.exam if row.policy == "mean" else Exam(max(1, self.exam.grid // 5))
 
 
-def agents(preset: str, seeds: int, episodes: int, every: bool) -> Study:
+def agents(preset: str, seeds: int, episodes: int, every: bool) -> Comparison:
     """The agents of the paper and those between them.
 
     Args:
@@ -65,7 +70,7 @@ def agents(preset: str, seeds: int, episodes: int, every: bool) -> Study:
     if every:
         rows.append(Row("deep_rok_joint", "deep_rok", preset, {"batching": "joint"}))
         rows.append(Row("deep_rok_vote", "deep_rok", preset, policy="vote", runs=f"{preset}/deep_rok"))
-    return Study(
+    return Comparison(
         preset,
         rows,
         range(seeds),
@@ -85,7 +90,7 @@ CHOICES: dict[str, list[dict[str, Any]]] = {
 ABLATED = ("ddqn", "rtd_dqn", "deep_rok")
 
 
-def ablation(seeds: int, episodes: int) -> Study:
+def ablation(seeds: int, episodes: int) -> Comparison:
     """Each open choice at each of its values, the others as in preset `paper`, which is `base`."""
     rows = []
     for algorithm in ABLATED:
@@ -94,17 +99,17 @@ def ablation(seeds: int, episodes: int) -> Study:
         for values in CHOICES.values():
             for changes in values:
                 if applies(algorithm, changes) and make_config(algorithm, "paper", **changes) != base:
-                    rows.append(Row(label(algorithm, changes), algorithm, "paper", changes))
-    return Study("ablation", rows, range(seeds), Exam(max(1, episodes // 5)))
+                    rows.append(Row(row_name(algorithm, changes), algorithm, "paper", changes))
+    return Comparison("ablation", rows, range(seeds), Exam(max(1, episodes // 5)))
 
 
 def applies(algorithm: str, changes: Mapping[str, Any]) -> bool:
-    """Whether an algorithm has that choice: a nominal label has no set of models and no member of it."""
-    robust = ALGORITHMS[algorithm].robust
+    """Whether an algorithm has that choice: a nominal target has no set of models and no member of it."""
+    robust = TARGETS[ALGORITHMS[algorithm].target].robust
     return robust or not ("models" in changes or changes.get("acting") == "member")
 
 
-def tuning(episodes: int) -> Study:
+def tuning(episodes: int) -> Comparison:
     """Fifteen settings for each corner of the square: the same budget for each."""
     rates = {
         "gradient": ("learning_rate", (1e-4, 3e-4, 1e-3)),
@@ -123,8 +128,8 @@ def tuning(episodes: int) -> Study:
         for schedule in schedules:
             for value in values:
                 changes = {name: value, **schedule}
-                rows.append(Row(label(algorithm, changes), algorithm, changes=changes))
-    return Study("tuning", rows, TUNING_SEEDS, Exam(max(1, episodes // 5), curve=max(1, episodes // 25)))
+                rows.append(Row(row_name(algorithm, changes), algorithm, changes=changes))
+    return Comparison("tuning", rows, TUNING_SEEDS, Exam(max(1, episodes // 5), curve=max(1, episodes // 25)))
 
 
 #: The settings of the tuning with which each of the two learned fastest.
@@ -134,10 +139,10 @@ _FASTEST: dict[str, dict[str, Any]] = {
 }
 
 
-def fastest(seeds: int, episodes: int) -> Study:
-    """The robust label with Adam and with the filter, each at its own fastest settings."""
+def fastest(seeds: int, episodes: int) -> Comparison:
+    """The robust target with Adam and with the filter, each at its own fastest settings."""
     rows = [Row(name, name, changes=changes) for name, changes in _FASTEST.items()]
-    return Study("fastest", rows, range(seeds), Exam(max(1, episodes // 5), curve=max(1, episodes // 25)))
+    return Comparison("fastest", rows, range(seeds), Exam(max(1, episodes // 5), curve=max(1, episodes // 25)))
 
 
 #: The settings of the tuning with which each corner of the square had the highest mean success.
@@ -149,12 +154,12 @@ _BEST: dict[str, dict[str, Any]] = {
 }
 
 
-def best(seeds: int, episodes: int) -> Study:
+def best(seeds: int, episodes: int) -> Comparison:
     """The square, each corner at its own best settings."""
     rows = [
         Row(name, name, changes=changes, runs="" if changes else f"tuned/{name}") for name, changes in _BEST.items()
     ]
-    return Study("best", rows, range(seeds), Exam(max(1, episodes // 5), curve=max(1, episodes // 25)))
+    return Comparison("best", rows, range(seeds), Exam(max(1, episodes // 5), curve=max(1, episodes // 25)))
 
 
 #: Structures of the covariance, each with the observation noise, of three, that had the highest
@@ -162,53 +167,53 @@ def best(seeds: int, episodes: int) -> Study:
 STRUCTURES: dict[str, float] = {"full": 0.12, "layer": 0.4, "neuron": 0.04, "diagonal": 0.04, "low_rank": 0.4}
 
 
-def structures(seeds: int, episodes: int) -> Study:
+def structures(seeds: int, episodes: int) -> Comparison:
     """Deep-RoK with each structure of the covariance."""
     rows = [
         Row(name, "deep_rok", changes={"covariance": name, "observation_noise": noise})
         for name, noise in STRUCTURES.items()
     ]
-    return Study("structures", rows, range(min(seeds, FEWER_SEEDS)), _kalman_exam(episodes))
+    return Comparison("structures", rows, range(min(seeds, FEWER_SEEDS)), _kalman_exam(episodes))
 
 
-def structure_tuning(episodes: int) -> Study:
+def structure_tuning(episodes: int) -> Comparison:
     """Three observation noises for each structure."""
     rows = [
-        Row(label("deep_rok", changes), "deep_rok", changes=changes)
+        Row(row_name("deep_rok", changes), "deep_rok", changes=changes)
         for name in STRUCTURES
         for noise in (0.4, 0.12, 0.04)
         for changes in ({"covariance": name, "observation_noise": noise},)
     ]
-    return Study("structure_tuning", rows, TUNING_SEEDS, Exam(max(1, episodes // 10)))
+    return Comparison("structure_tuning", rows, TUNING_SEEDS, Exam(max(1, episodes // 10)))
 
 
-#: What multiplies the posterior's deviation in Cart-Pole, the best of those tried on the tuning seeds.
+#: Factors of the posterior's standard deviation in Cart-Pole, the best of those tried on the tuning seeds.
 SCALES = {"thompson": 3.0, "ucb": 30.0}
 
 
-def exploration(seeds: int, episodes: int) -> Study:
-    """Deep-RoK exploring by chance, by draws from its posterior, and by its upper confidence bound."""
+def exploration(seeds: int, episodes: int) -> Comparison:
+    """Deep-RoK with ε-greedy exploration, Thompson sampling, and an upper confidence bound."""
     full = {"covariance": "full", "observation_noise": STRUCTURES["full"]}
     rows = [Row("epsilon", "deep_rok", changes=full, runs="structures/full")]
     rows += [Row(name, "deep_rok", changes={"explore": name, "explore_scale": scale}) for name, scale in SCALES.items()]
-    return Study("exploration", rows, range(seeds), _kalman_exam(episodes))
+    return Comparison("exploration", rows, range(seeds), _kalman_exam(episodes))
 
 
-def confidence(seeds: int, episodes: int) -> Study:
-    """The worst of 20 models from the start, and approached: with time, or as the posterior's spread falls."""
+def confidence(seeds: int, episodes: int) -> Comparison:
+    """The worst of 20 models from the start, or annealed to: with time, or as the posterior's spread falls."""
     hard: dict[str, Any] = {"robust_level": 0.05}  # of 20 models the worst one
     rows = [
         Row("worst from the start", "deep_rok", changes=hard),
         Row("worst with time", "deep_rok", changes={**hard, "confidence": "time", "level_steps": 15_000}),
         Row("worst with spread", "deep_rok", changes={**hard, "confidence": "spread"}),
     ]
-    return Study("confidence", rows, range(min(seeds, FEWER_SEEDS)), _kalman_exam(episodes))
+    return Comparison("confidence", rows, range(min(seeds, FEWER_SEEDS)), _kalman_exam(episodes))
 
 
 DEPTHS = (10, 15, 20)
-#: Chosen on the tuning seeds at the depth of 20: what the treasure's labels miss by, and the prior's width.
+#: Chosen on the tuning seeds at depth 20: the noise of the targets, and the prior's width.
 _DIVER: dict[str, Any] = {
-    "world": "deep_sea",
+    "env": "deep_sea",
     "covariance": "diagonal",
     "observation_noise": 0.001,
     "prior_covariance": 0.1,
@@ -216,21 +221,21 @@ _DIVER: dict[str, Any] = {
 }
 
 
-def deep_sea(seeds: int) -> Study:
-    """A treasure that chance finds late or never, for each way to explore and each depth."""
+def deep_sea(seeds: int) -> Comparison:
+    """A reward that random exploration finds late or never, for each exploration strategy and each depth."""
     scales = {"epsilon": 1.0, "thompson": 1.0, "ucb": 3.0}
     rows = [
         Row(f"{name} {depth}", "ekf_dqn", changes={**_DIVER, "horizon": depth, "explore": name, "explore_scale": scale})
         for depth in DEPTHS
         for name, scale in scales.items()
     ]
-    return Study("deep_sea", rows, range(seeds), Exam(0))
+    return Comparison("deep_sea", rows, range(seeds), Exam(0))
 
 
-def ferry(seeds: int) -> Study:
-    """Deep-RoK on a world whose robust Q* is known."""
+def ferry(seeds: int) -> Comparison:
+    """Deep-RoK on an environment whose robust Q* is known."""
     changes: dict[str, Any] = {
-        "world": "ferry",
+        "env": "ferry",
         "fixed_models": "current=0; current=1; current=2",
         "robust_set": "minimum",
         "acting": "member",
@@ -239,52 +244,68 @@ def ferry(seeds: int) -> Study:
         "process_noise": 1e-7,
     }
     rows = [Row(name, "deep_rok", changes={**changes, "covariance": name}) for name in ("full", "diagonal")]
-    return Study("ferry", rows, range(min(seeds, FEWER_SEEDS)), Exam(0))
+    return Comparison("ferry", rows, range(min(seeds, FEWER_SEEDS)), Exam(0))
 
 
-def nominal_filter(seeds: int, episodes: int) -> Study:
+def nominal_filter(seeds: int, episodes: int) -> Comparison:
     """EKF-DQN, whose Q can be compared with what its policy earns."""
-    return Study("nominal", [Row("ekf_dqn", "ekf_dqn")], range(min(seeds, FEWER_SEEDS)), Exam(max(1, episodes // 10)))
+    return Comparison(
+        "nominal", [Row("ekf_dqn", "ekf_dqn")], range(min(seeds, FEWER_SEEDS)), Exam(max(1, episodes // 10))
+    )
 
 
-def warm_start(seeds: int, episodes: int) -> Study:
-    """A few episodes where gravity is half as strong again, from nothing and from a posterior."""
+def warm_start(seeds: int, episodes: int) -> Comparison:
+    """A few episodes at 1.5 times the gravity, from scratch and from a posterior."""
     changed: dict[str, Any] = {"nominal": "gravity=14.7", "episodes": 40, "epsilon_start": 0.1}
     rows = [
         Row("afresh", "deep_rok", changes=changed | {"epsilon_start": 1.0, "epsilon_steps": 3000}),
         Row("from a posterior", "deep_rok", changes=changed, prior="structures/full"),
     ]
     exam = Exam(max(1, episodes // 10), beyond=max(1, episodes // 10))
-    return Study("warm_start", rows, range(min(seeds, FEWER_SEEDS)), exam)
+    return Comparison("warm_start", rows, range(min(seeds, FEWER_SEEDS)), exam)
+
+
+#: Seeds that policies on Q − κσ are examined with.
+CAUTIOUS_SEEDS = 3
+
+
+def cautious_exam(episodes: int) -> Exam:
+    """How policies on Q − κσ are examined: few episodes, as each step needs the variance of every action."""
+    return Exam(max(1, episodes // 50))
+
+
+def sb3_exam(episodes: int) -> Exam:
+    """How stable-baselines3 is examined."""
+    return Exam(max(1, episodes // 5), beyond=max(1, episodes // 25))
 
 
 def _kalman_exam(episodes: int) -> Exam:
     return Exam(max(1, episodes // 5), beyond=max(1, episodes // 25), curve=max(1, episodes // 25))
 
 
-#: Ways to keep a belief over the weights, each with its agent of the nominal and of the robust label.
+#: Estimators of the weights, each with its agent of the nominal and of the robust target.
 PAIRS: dict[str, tuple[str, str]] = {
     "Adam": ("dqn", "rtd_dqn"),
     "extended Kalman filter": ("ekf_dqn", "deep_rok"),
     "Bayes by Backprop": ("bbb_dqn", "bbb_rtd"),
     "preconditioned SGLD": ("psgld_dqn", "psgld_rtd"),
-    "KTD: unscented filter, on line": ("ktd_q", "ktd_rtd"),
+    "KTD: unscented filter, online": ("ktd_q", "ktd_rtd"),
 }
 #: The network that KTD has, for one of the others too.
 _KTD_NETWORK: dict[str, Any] = {"hidden": (20,)}
 
 
-def beliefs(seeds: int, episodes: int) -> Study:
-    """Every way to keep a belief with either label, and the filters with the same small network."""
+def beliefs(seeds: int, episodes: int) -> Comparison:
+    """Every estimator with either target, and the filters with the same small network."""
     rows = [Row(name, name) for pair in PAIRS.values() for name in pair]
     rows += [Row(f"{name} small", name, changes=_KTD_NETWORK) for name in ("ekf_dqn", "deep_rok")]
     rows += [
         Row(f"{robust} vote", robust, policy="vote", runs=f"beliefs/{robust}") for _, robust in list(PAIRS.values())[1:]
     ]
-    return Study("beliefs", rows, range(min(seeds, FEWER_SEEDS)), _kalman_exam(episodes))
+    return Comparison("beliefs", rows, range(min(seeds, FEWER_SEEDS)), _kalman_exam(episodes))
 
 
-#: Ways to weigh the trajectories of a policy gradient, beside those that have names of their own.
+#: Weightings of the trajectories of a policy gradient, beside those that are algorithms of their own.
 _WEIGHED: dict[str, dict[str, Any]] = {
     "KL ball": {"adversary": 0.0},
     "worst of 12 models": {
@@ -298,16 +319,16 @@ _WEIGHED: dict[str, dict[str, Any]] = {
 }
 
 
-def policies(seeds: int, episodes: int) -> Study:
+def policies(seeds: int, episodes: int) -> Comparison:
     """Policy gradients: domain randomisation, EPOpt, and the parts of the robust one."""
     rows = [Row(name, name) for name in ("pg", "epopt", "robust_pg")]
     rows.append(Row("nominal model alone", "pg", changes={"acting": "nominal"}))
     rows += [Row(name, "robust_pg", changes=changes) for name, changes in _WEIGHED.items()]
-    return Study("policies", rows, range(min(seeds, FEWER_SEEDS)), _kalman_exam(episodes))
+    return Comparison("policies", rows, range(min(seeds, FEWER_SEEDS)), _kalman_exam(episodes))
 
 
-def belief_tuning(episodes: int) -> Study:
-    """Some settings for each estimator that the paper's experiment does not have."""
+def belief_tuning(episodes: int) -> Comparison:
+    """A few settings of each estimator that the paper's experiment does not have."""
     rates: dict[str, tuple[str, tuple[float, ...]]] = {
         "bbb_rtd": ("learning_rate", (1e-4, 3e-4)),
         "psgld_rtd": ("learning_rate", (1e-4, 3e-4)),
@@ -321,17 +342,17 @@ def belief_tuning(episodes: int) -> Study:
         "ktd_rtd": (1.0, 0.1, 0.01),
     }
     rows = [
-        Row(label(algorithm, changes), algorithm, changes=changes)
+        Row(row_name(algorithm, changes), algorithm, changes=changes)
         for algorithm, (rate, values) in rates.items()
         for value in values
         for noise in noises[algorithm]
         for changes in ({rate: value, "observation_noise": noise},)
     ]
-    return Study("belief_tuning", rows, TUNING_SEEDS, Exam(max(1, episodes // 10)))
+    return Comparison("belief_tuning", rows, TUNING_SEEDS, Exam(max(1, episodes // 10)))
 
 
-def label(algorithm: str, changes: Mapping[str, Any]) -> str:
-    """A row's name, which is its folder's too."""
+def row_name(algorithm: str, changes: Mapping[str, Any]) -> str:
+    """A row's name, which is also its folder's."""
     return " ".join([algorithm, *(f"{name}={_short(value)}" for name, value in changes.items())])
 
 

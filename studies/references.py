@@ -12,16 +12,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deeprok.core.pytree import record
-from deeprok.environments import World
-from deeprok.evaluation.grid import Policy, PolicyOf, play_episodes
+from deeprok.core.pytree import pytree_dataclass
+from deeprok.environments import Environment
+from deeprok.evaluation.play import play_episodes
+from deeprok.evaluation.policies import Policy, PolicyOf
 from deeprok.uncertainty.models import grid_models
 
 #: Seed of the random numbers that references are chosen by; those they are reported with are others.
 _SEARCH_SEED = 20050501
 
 
-@record
+@pytree_dataclass
 class Controller:
     """A linear policy: of a gain of its own, or designed for the physics it meets."""
 
@@ -29,7 +30,7 @@ class Controller:
     designed: jax.Array  # [] bool: use the gain of the linear-quadratic regulator for these parameters instead
 
 
-def make_linear_policy(world: World) -> PolicyOf:
+def make_linear_policy(env: Environment) -> PolicyOf:
     """Linear policies as a `PolicyOf` whose weights are a `Controller`; one program plays them all.
 
     Chance is any of them with ε = 1.
@@ -37,7 +38,7 @@ def make_linear_policy(world: World) -> PolicyOf:
 
     def policy_of(controller: Controller, params: Any) -> Policy:
         # There are two pushes only, so of u = −k · s the regulator keeps the sign.
-        regulator = -lqr_gain(linearise(world, params), jnp.array(_STATE_COST), _ACTION_COST)
+        regulator = -lqr_gain(linearise(env, params), jnp.array(_STATE_COST), _ACTION_COST)
         gain = jnp.where(controller.designed, regulator, controller.gain)
         return lambda obs: (obs @ gain > 0).astype(jnp.int32)
 
@@ -51,7 +52,7 @@ _ACTION_COST = 1.0
 
 
 def search_linear(
-    world: World,
+    env: Environment,
     axes: Mapping[str, np.ndarray],
     epsilon: float,
     population: int = 64,
@@ -64,7 +65,7 @@ def search_linear(
     Methodology and Computing in Applied Probability, 1999.
 
     Args:
-      world: a world of two actions.
+      env: an environment of two actions.
       axes: the grid, name -> values.
       epsilon: probability of a random action.
       population: policies tried in a round; the best eighth gives the next round's mean and spread.
@@ -75,12 +76,12 @@ def search_linear(
       [D] the weights, of length 1.
     """
     models = {name: jnp.repeat(jnp.asarray(values, float), episodes) for name, values in grid_models(axes).items()}
-    scale = 1.0 / np.asarray(world.observation_scale)
+    scale = 1.0 / np.asarray(env.observation_scale)
 
     @jax.jit
     def returns(policies: jax.Array, key: jax.Array) -> jax.Array:
         def one(weights: jax.Array) -> jax.Array:
-            return jnp.mean(play_episodes(world, lambda obs: (obs @ weights > 0).astype(int), models, key, epsilon))
+            return jnp.mean(play_episodes(env, lambda obs: (obs @ weights > 0).astype(int), models, key, epsilon))
 
         return jax.lax.map(one, policies)
 
@@ -104,13 +105,13 @@ class Linearisation(NamedTuple):
     B: jax.Array  # [D]
 
 
-def linearise(world: World, params: Any) -> Linearisation:
-    """The linear part of a world of two opposite actions, whose state is its observation, at state 0."""
-    origin = jnp.zeros(len(world.observation_scale))
+def linearise(env: Environment, params: Any) -> Linearisation:
+    """The linear part of an environment of two opposite actions, whose state is its observation, at state 0."""
+    origin = jnp.zeros(len(env.observation_scale))
     key = jax.random.key(0)
 
     def following(state: jax.Array, action: int) -> jax.Array:
-        return world.step(key, state, jnp.int32(action), params).state
+        return env.step(key, state, jnp.int32(action), params).state
 
     # The two pushes are opposite, so their mean is the motion without a push.
     A = (jax.jacfwd(following)(origin, 0) + jax.jacfwd(following)(origin, 1)) / 2

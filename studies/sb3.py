@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from deeprok.agents.network import QNetwork
+from deeprok.agents.network import MLP
 from deeprok.core.errors import DeeprokError
-from deeprok.environments import World, cartpole
+from deeprok.environments import Environment, cartpole
 from deeprok.runs.checkpoint import save
 
 _HIDDEN = (256, 256)
 _STEPS = 50_000  # the zoo's budget, which its exploration fraction refers to
 
 
-def network() -> QNetwork:
+def network() -> MLP:
     """The zoo's network."""
-    return QNetwork((4, *_HIDDEN, 2), "relu", (1.0,) * 4)
+    return MLP((4, *_HIDDEN, 2), "relu", (1.0,) * 4)
 
 
 def check_installed() -> None:
@@ -40,8 +40,8 @@ def check_installed() -> None:
     del gymnasium, stable_baselines3
 
 
-def make_environment(world: World, sampled: bool, seed: int) -> Any:
-    """Gymnasium's CartPole with the world's rules; if `sampled`, with a fresh model of the box in each episode."""
+def make_environment(env: Environment, sampled: bool, seed: int) -> Any:
+    """Gymnasium's CartPole with our rules; if `sampled`, with a fresh model of the box in each episode."""
     import gymnasium
     from gymnasium.envs.classic_control import CartPoleEnv
 
@@ -51,7 +51,7 @@ def make_environment(world: World, sampled: bool, seed: int) -> Any:
         rng = np.random.default_rng(seed)
 
         def reset(self, **options: Any) -> Any:
-            nominal, box = world.nominal, world.box if sampled else {}
+            nominal, box = env.nominal, env.box if sampled else {}
             drawn = {name: self.rng.uniform(low, high) for name, (low, high) in box.items()}
             self.masscart = drawn.get("cart_mass", nominal.cart_mass)
             self.length = drawn.get("pole_length", nominal.pole_length)
@@ -64,7 +64,7 @@ def make_environment(world: World, sampled: bool, seed: int) -> Any:
             obs, _, terminated, truncated, info = super().step(action)
             return obs, 0.0 if terminated else 1.0, terminated, truncated, info
 
-    return gymnasium.wrappers.TimeLimit(Uncertain(), world.horizon)
+    return gymnasium.wrappers.TimeLimit(Uncertain(), env.horizon)
 
 
 def train(path: Path, sampled: bool, seed: int, episodes: int = 700) -> None:
@@ -74,10 +74,10 @@ def train(path: Path, sampled: bool, seed: int, episodes: int = 700) -> None:
     from stable_baselines3.common.callbacks import StopTrainingOnMaxEpisodes
 
     torch.set_num_threads(1)
-    world = cartpole()
+    env = cartpole()
     model = DQN(
         "MlpPolicy",
-        make_environment(world, sampled, seed),
+        make_environment(env, sampled, seed),
         learning_rate=2.3e-3,
         batch_size=64,
         buffer_size=100_000,
@@ -86,16 +86,16 @@ def train(path: Path, sampled: bool, seed: int, episodes: int = 700) -> None:
         target_update_interval=10,
         train_freq=256,
         gradient_steps=128,
-        exploration_fraction=0.16 * _STEPS / (episodes * world.horizon),
+        exploration_fraction=0.16 * _STEPS / (episodes * env.horizon),
         exploration_final_eps=0.04,
         policy_kwargs={"net_arch": list(_HIDDEN)},
         seed=seed,
         device="cpu",
         verbose=0,
     )
-    model.learn(episodes * world.horizon, StopTrainingOnMaxEpisodes(episodes))
+    model.learn(episodes * env.horizon, StopTrainingOnMaxEpisodes(episodes))
     layers = [layer for layer in model.q_net.q_net if isinstance(layer, torch.nn.Linear)]
-    # torch keeps a layer's matrix as [outputs, inputs], `QNetwork` as [inputs, outputs].
+    # torch keeps a layer's matrix as [outputs, inputs], `MLP` as [inputs, outputs].
     parts = [x for layer in layers for x in (layer.weight.detach().numpy().T, layer.bias.detach().numpy())]
     theta = np.concatenate([part.reshape(-1) for part in parts]).astype(np.float32)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -60,6 +60,30 @@ def estimate(statistic: Callable[..., np.ndarray], *samples: Sequence[float]) ->
     return Estimate(value, (float(low), float(high)))
 
 
+def failures(scores: Sequence[float], threshold: float) -> int:
+    """How many seeds score below a threshold."""
+    return int(np.sum(np.asarray(scores) < threshold))
+
+
+def fisher(first: Sequence[float], second: Sequence[float], threshold: float) -> float:
+    """p of Fisher's exact test, two-sided: do the seeds of two agents fall below a threshold equally often?"""
+    from scipy import stats
+
+    counts = [(failures(scores, threshold), len(scores)) for scores in (first, second)]
+    return float(stats.fisher_exact([[below, seeds - below] for below, seeds in counts]).pvalue)
+
+
+def exam_noise(cell_success: Sequence[Sequence[float]], episodes: int) -> float:
+    """Standard error of the success over a grid from the test episodes alone, for one policy.
+
+    Args:
+      cell_success: share of successes in each cell.
+      episodes: test episodes in each cell.
+    """
+    cells = np.asarray(cell_success)
+    return float(np.sqrt(np.sum(cells * (1 - cells)) / episodes) / cells.size)
+
+
 def episodes_to(threshold: float, episodes: Sequence[int], returns: Sequence[float]) -> int | None:
     """When a learning curve got there: the first of two successive evaluations that are both above.
 

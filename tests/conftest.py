@@ -21,15 +21,16 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="deeprok-tests-")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+os.environ["DEEPROK_CACHE"] = "off"  # tests leave the user's own cache alone
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import probe_worlds
+import probe_envs
 import pytest
 from hypothesis import settings
 
-from deeprok.environments import WORLDS
+from deeprok.environments import ENVIRONMENTS
 from deeprok.runs.settings import Config
 from deeprok.training.scan import Program, RunState, make_program
 
@@ -45,7 +46,7 @@ settings.load_profile("deeprok")
 
 #: The files that take longest, begun first so that the workers end together.
 LONGEST = (
-    *("training_scan", "settings", "jobs", "trainer", "posterior", "processors", "experiments", "policy"),
+    *("training_scan", "settings", "jobs", "own_parts", "trainer", "posterior", "processors", "experiments", "policy"),
     *("tabular_srect", "kills", "tabular_solve", "kalman_numerics", "ktd", "agents", "estimators", "singhal_wu"),
     *("package", "regression_example"),
 )
@@ -104,7 +105,7 @@ def train() -> Callable[..., Trained]:
         states = built.start(jnp.asarray(seeds))
         history, logs = [], []
         for chunk in range(chunks):
-            states, log = built.program.chunk(states, chunk * config.chunk_steps)
+            states, log = built.program.advance(states, chunk)
             # Copied, since the next chunk may write over the buffers it is given.
             history.append(jax.tree.map(np.array, states))
             logs.append(jax.tree.map(np.array, log))
@@ -115,6 +116,6 @@ def train() -> Callable[..., Trained]:
 
 @pytest.fixture
 def probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the probe worlds known by name."""
-    for name, world in probe_worlds.PROBES.items():
-        monkeypatch.setitem(WORLDS, name, world)
+    """Makes the probe environments known by name."""
+    for name, part in probe_envs.PROBES.items():
+        monkeypatch.setitem(ENVIRONMENTS._entries, name, part)

@@ -45,7 +45,7 @@ def exact_q(model: RMDP, policy: np.ndarray, radius: float) -> np.ndarray:
 def test_complete_features_give_the_exact_values(radius: float) -> None:
     simulator = adp.of_problem(GARNET, one_hot(GARNET))
     visits = adp.visit(simulator, lambda s: POLICY[s], episodes=40, steps=20, exploration=0.5)
-    fit = adp.evaluate(visits, "l1", radius, DISCOUNT)
+    fit = adp.projected_value_iteration(visits, "l1", radius, DISCOUNT)
     np.testing.assert_allclose(fit.weights.reshape(6, 2), exact_q(GARNET, POLICY, radius), atol=1e-7)
 
 
@@ -53,7 +53,7 @@ def test_without_a_radius_it_is_lstd() -> None:
     features = np.random.default_rng(3).normal(size=(6, 2, 4))
     simulator = adp.of_problem(GARNET, features)
     visits = adp.visit(simulator, lambda s: POLICY[s], episodes=40, steps=20)
-    fit = adp.evaluate(visits, "kl", 0.0, DISCOUNT)
+    fit = adp.projected_value_iteration(visits, "kl", 0.0, DISCOUNT)
     ahead = np.einsum("nk,nkd->nd", visits.probability, visits.following)
     reward = (visits.probability * visits.reward).sum(1)
     matrix = visits.features.T @ (visits.features - DISCOUNT * ahead)
@@ -74,7 +74,7 @@ def test_policy_iteration_with_complete_features_is_optimal() -> None:
 # --- the put ------------------------------------------------------------------------------------------
 
 
-def exercise_tree(spot: float, chance: float, stops: adp.Policy | None = None) -> float:
+def exercise_tree(spot: float, chance: float, stops: adp.PolicyFunction | None = None) -> float:
     """The put on its tree, exercised at best or by a rule on (date, price)."""
     value = np.zeros(21)
     for t in range(19, -1, -1):
@@ -158,7 +158,7 @@ def test_condition_of_a_fair_coin(kind: str, radius: float, discount: float, bet
     visits = adp.visit(adp.american_put(), lambda s: np.zeros(len(s), int), episodes=5, steps=3)
     assert adp.contraction(visits, kind, radius, discount) == pytest.approx(beta, rel=1e-9)
     if kind == "l1" and beta < 1:
-        assert adp.evaluate(visits, kind, radius, discount).contracts
+        assert adp.projected_value_iteration(visits, kind, radius, discount).contracts
 
 
 def test_condition_counts_exploration_and_not_where_the_policy_stops() -> None:
@@ -173,8 +173,8 @@ def test_divergence_is_said_with_its_condition() -> None:
     # Two states with the features 1 and 2, of which only the first is visited: w becomes 1 + 2γw.
     visits = adp.Visits(*map(np.array, ([[1.0]], [[1.0]], [[1.0]], [[[2.0]]], [[0.0]], [[5.0]])))
     with pytest.raises(DeeprokError, match=r"does not converge: .* β being 4\.5; take a smaller"):
-        adp.evaluate(visits, "l1", 0.0, 0.9)
-    assert adp.evaluate(visits, "l1", 0.0, 0.4).weights == pytest.approx([5.0])
+        adp.projected_value_iteration(visits, "l1", 0.0, 0.9)
+    assert adp.projected_value_iteration(visits, "l1", 0.0, 0.4).weights == pytest.approx([5.0])
 
 
 @pytest.mark.parametrize(

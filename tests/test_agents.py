@@ -10,12 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
+from configurations import make_readable
 
-from deeprok.agents.network import QNetwork
-from deeprok.agents.q_learning import Agent, AgentState, Draw, make_agent, make_estimator
+from deeprok.agents.algorithms import ALGORITHMS
+from deeprok.agents.learner import Learner
+from deeprok.agents.network import MLP
+from deeprok.agents.q_learning import AgentState, Draw, make_estimator
+from deeprok.agents.targets import TARGETS
 from deeprok.environments.base import Transition
 from deeprok.estimators import Fit, GradientConfig
-from deeprok.runs.settings import ALGORITHMS, Config, make_config
+from deeprok.runs.settings import Config, make_config
 
 OBS = jnp.array([0.1, -0.2, 0.05, 0.3])
 ON, OFF = jnp.array(True), jnp.array(False)
@@ -29,7 +33,7 @@ class Case(NamedTuple):
     """An agent with a full replay of random transitions and a target that differs from its weights."""
 
     config: Config
-    agent: Agent
+    agent: Learner
     learn: Callable[..., tuple[AgentState, Fit]]
     state: AgentState
     draw: Draw
@@ -42,17 +46,17 @@ class Case(NamedTuple):
 
 def make_case(algorithm: str, models: int, **changes: Any) -> Case:
     """All but `learn` is numpy or compiled once for all cases, operation by operation."""
-    config = make_config(algorithm, "paper", **{**SMALL, **changes})
-    agent = make_agent(config, config.make_world())
+    config = make_readable(algorithm, "paper", **{**SMALL, "models": models, **changes})
+    agent = config.make_learner()
     rng = np.random.default_rng(0)
     obs, action = rng.normal(size=(40, 4)), rng.integers(2, size=(40, 1))
     outcomes = rng.normal(size=(40, models)), rng.normal(size=(40, models * 4)), rng.random((40, models)) < 0.3
     seen = np.concatenate([obs, action, *outcomes], axis=1)
-    state = agent.init(jax.random.key(0), models)
+    state = agent.init(jax.random.key(0))
     memory = np.zeros(state.memory.shape, state.memory.dtype)
     for t, row in enumerate(seen):
         memory[t % len(memory)] = row
-    target = np.asarray(rng.normal(size=agent.network.num_weights) * 0.5, state.target.dtype)
+    target = np.asarray(rng.normal(size=agent.view.network.num_weights) * 0.5, state.target.dtype)
     draw = agent.draw(jax.random.key(1))
     rows = memory[np.asarray(draw.batch) % min(40, len(memory))]
     obs, action, reward, next_obs, terminated = np.split(rows, np.cumsum([4, 1, models, 4 * models]), axis=1)
@@ -68,7 +72,7 @@ def make_case(algorithm: str, models: int, **changes: Any) -> Case:
 
 
 def q_of(case: Case, theta: jax.Array, obs: jax.Array) -> np.ndarray:
-    network = case.agent.network
+    network = case.agent.view.network
     theta, scale = np.asarray(theta, float), np.asarray(network.input_scale)
     return oracles.mlp(theta, network.sizes, network.activation, scale, np.asarray(obs, float))
 
@@ -76,10 +80,10 @@ def q_of(case: Case, theta: jax.Array, obs: jax.Array) -> np.ndarray:
 def labels_of(case: Case, level: float | None = None) -> np.ndarray:
     """The batch's labels, one by one."""
     batch, ys = case.batch, []
-    theta = case.agent.estimator.mean(case.state.belief)
+    theta = case.agent.view.mean(case.state.belief)
     for reward, terminated, next_obs in zip(batch.reward, batch.terminated, batch.next_obs, strict=True):
         next_q = np.array([q_of(case, case.state.target, x) for x in next_obs])
-        if case.config.double:
+        if case.config.target.double:
             best = [int(np.argmax(q_of(case, theta, x))) for x in next_obs]
             next_q = np.array([[q[a]] for q, a in zip(next_q, best, strict=True)])
         ys.append(oracles.label(reward, terminated, next_q, case.config.discount, level))
@@ -99,7 +103,7 @@ CASES = {
 
 
 @functools.cache
-def linearise(network: QNetwork) -> Callable[..., tuple[jax.Array, jax.Array]]:
+def linearise(network: MLP) -> Callable[..., tuple[jax.Array, jax.Array]]:
     """`(theta, obs, action) -> ` Q(s, a) of a batch and its Jacobian, compiled once for all agents."""
 
     def q(theta: jax.Array, obs: jax.Array, action: jax.Array) -> jax.Array:
@@ -109,7 +113,7 @@ def linearise(network: QNetwork) -> Callable[..., tuple[jax.Array, jax.Array]]:
 
 
 def linearised(case: Case) -> tuple[np.ndarray, np.ndarray]:
-    value, slope = linearise(case.agent.network)(case.state.belief.theta, case.batch.obs, case.batch.action)
+    value, slope = linearise(case.agent.view.network)(case.state.belief.theta, case.batch.obs, case.batch.action)
     return np.asarray(value), np.asarray(slope)
 
 
@@ -128,7 +132,7 @@ def fitted(case: Case, ys: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("settings", CASES.values(), ids=CASES)
 def test_learn_fits_the_labels(x64, settings: dict[str, Any]) -> None:
     case = make_case(**settings)
-    level = case.config.robust_level if case.config.robust_set == "cvar" and case.models > 1 else None
+    level = case.config.target.robust_level if case.models > 1 and case.config.target.robust_set == "cvar" else None
     learned, fit = case.learn(case.state, case.draw, LATE, ON)
     theta = case.state.belief.theta
     values = [q_of(case, theta, x)[a] for x, a in zip(case.batch.obs, case.batch.action, strict=True)]
@@ -155,7 +159,7 @@ def gradient_ratio(case: Case) -> float:
     """
     prior, settings = case.state.belief, case.config.estimator
     theta = np.asarray(prior.theta)
-    predicted = case.agent.estimator.posterior.covariance(prior) + settings.process_noise * np.eye(len(theta))
+    predicted = case.agent.view.posterior.covariance(prior) + settings.process_noise * np.eye(len(theta))
     (value, slope), ys = linearised(case), labels_of(case)
 
     def size(at: np.ndarray) -> float:
@@ -210,7 +214,7 @@ def one_and_three_models(algorithm: str) -> tuple[Case, Case]:
 def test_repeated_models_are_one_model(algorithm: str, family: str) -> None:
     one, many = one_and_three_models(algorithm)
     config = make_config(algorithm, "paper", **{**SMALL, "robust_set": family, "robust_level": 0.5})
-    learn = jax.jit(make_agent(config, config.make_world()).learn)
+    learn = jax.jit(config.make_learner().learn)
     obs_action, reward, next_obs, over = np.split(np.asarray(one.state.memory), [5, 6, 10], axis=1)
     memory = np.concatenate([obs_action, *[reward] * 3, *[next_obs] * 3, *[over] * 3], axis=1)
     learned = one.learn(one.state, one.draw, LATE, ON)[0].belief.theta
@@ -219,9 +223,9 @@ def test_repeated_models_are_one_model(algorithm: str, family: str) -> None:
     assert not np.allclose(learn(other_state, one.draw, LATE, ON)[0].belief.theta, learned, rtol=1e-4, atol=1e-5)
 
 
-@pytest.fixture(scope="module", params=[name for name, row in ALGORITHMS.items() if row.estimator != "policy"])
+@pytest.fixture(scope="module", params=[name for name, row in ALGORITHMS.items() if row.learner == "q_learning"])
 def case(request: pytest.FixtureRequest) -> Case:
-    return make_case(request.param, 3 if ALGORITHMS[request.param].robust else 1)
+    return make_case(request.param, 3 if TARGETS[ALGORITHMS[request.param].target].robust else 1)
 
 
 def same(a: Any, b: Any) -> bool:
@@ -235,14 +239,14 @@ def test_inactive_agent_stands_still(case: Case) -> None:
 
 
 def test_starts_with_its_target_equal_to_its_weights(case: Case) -> None:
-    state = case.agent.init(jax.random.key(5), case.models)
-    np.testing.assert_array_equal(state.target, case.agent.estimator.mean(state.belief))
-    assert state.memory.shape == (1 if case.config.online else 40, 4 + 1 + case.models * 6)
+    state = case.agent.init(jax.random.key(5))
+    np.testing.assert_array_equal(state.target, case.agent.view.mean(state.belief))
+    assert state.memory.shape == (min(40, case.config.learner.replay_size), 4 + 1 + case.models * 6)
 
 
 def test_greedy_takes_the_best_action(case: Case) -> None:
-    theta, obs = case.agent.estimator.mean(case.state.belief), jax.random.normal(jax.random.key(2), (3, 20, 4))
-    actions = case.agent.greedy(theta, obs)
+    theta, obs = case.agent.view.mean(case.state.belief), jax.random.normal(jax.random.key(2), (3, 20, 4))
+    actions = case.agent.view.env.actions.choose(case.agent.view.network.apply(theta, obs))
     assert actions.shape == (3, 20)
     assert set(np.unique(actions)) == {0, 1}
     for action, x in zip(actions.reshape(-1), obs.reshape(-1, 4), strict=True):
@@ -257,11 +261,11 @@ def test_replay_is_no_larger_than_a_run(replay_size: int, capacity: int) -> None
 @pytest.mark.parametrize(("t", "epsilon"), [(0, 0.8), (50, 0.5), (100, 0.2), (5000, 0.2)])
 def test_acts_by_the_schedule(t: int, epsilon: float) -> None:
     case = make_case("dqn", 1, epsilon_start=0.8, epsilon_end=0.2, epsilon_steps=100)
-    best = int(case.agent.greedy(case.state.belief.theta, OBS))
+    best = int(jnp.argmax(case.agent.view.network.apply(case.state.belief.theta, OBS)))
     other = 1 - best
     for coin, action in ((epsilon - 0.01, other), (epsilon + 0.01, best)):
         draw = dataclasses.replace(case.draw, explore=jnp.array([coin, 0.25 if other == 0 else 0.75]))
-        assert case.agent.act(case.state, draw, OBS, jnp.int32(t)) == action
+        assert case.agent.act(case.state, draw, OBS, jnp.int32(t))[0] == action
 
 
 def test_draws_depend_on_their_key_alone(case: Case) -> None:
@@ -269,7 +273,7 @@ def test_draws_depend_on_their_key_alone(case: Case) -> None:
     assert same(again, case.draw)
     assert not np.any(again.explore == other.explore)
     assert not np.any(again.batch == other.batch)
-    assert again.batch.shape == (case.config.batch_size,)
+    assert again.batch.shape == (case.config.learner.batch_size,)
 
 
 def test_joint_agents_multiply_the_noise_by_the_batch(x64) -> None:
@@ -280,7 +284,7 @@ def test_joint_agents_multiply_the_noise_by_the_batch(x64) -> None:
         config = make_config(
             "ekf_dqn", batching=batching, batch_size=10, observation_noise=0.3, process_noise=0.0, prior_covariance=1.0
         )
-        estimator = make_estimator(config, config.make_network(config.make_world()))
+        estimator = make_estimator(config.task())
         belief = estimator.init(jnp.zeros(1))
         belief, _ = jax.jit(lambda belief, of=estimator: of.update(belief, h, jnp.ones(1), jnp.ones(1)))(belief)
         np.testing.assert_allclose(estimator.posterior.covariance(belief), [[noise / (1 + noise)]], rtol=1e-12)

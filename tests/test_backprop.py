@@ -227,7 +227,7 @@ def test_protocol() -> None:
         assert (before.shape, before.dtype) == (after.shape, after.dtype)
     assert np.all(moved.theta != theta)
     assert np.all(moved.rho != belief.rho)
-    assert all(leaf.shape == () and leaf.dtype == jnp.float32 for leaf in (fit.loss, *fit.health))
+    assert all(leaf.shape == () and leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(fit))
     mean, variance = predict(ESTIMATOR, belief, bent, xs)
     np.testing.assert_allclose(fit.loss, 0.5 * np.mean((ys - mean) ** 2), rtol=1e-5)
     np.testing.assert_allclose(fit.health.variance, R + np.min(variance), rtol=1e-5)
@@ -289,7 +289,7 @@ def test_posterior_is_a_normal_distribution_of_independent_weights() -> None:
     np.testing.assert_allclose(covariance, np.diag(np.log1p(np.exp(np.asarray(belief.rho))) ** 2), rtol=1e-5)
     np.testing.assert_allclose((draws.mean(axis=0) - theta) / deviation, (belief.theta - theta) / deviation, atol=0.03)
     np.testing.assert_allclose(np.cov(draws.T) / np.outer(deviation, deviation), np.eye(N), atol=0.03)
-    np.testing.assert_allclose(posterior.spread(belief, xs), np.diag(xs @ covariance @ xs.T), rtol=1e-5)
+    np.testing.assert_allclose(posterior.predictive_variance(belief, xs), np.diag(xs @ covariance @ xs.T), rtol=1e-5)
     assert posterior.definite(belief)
     for broken in (jax.tree.map(lambda leaf: leaf * np.nan, belief), ESTIMATOR.init(theta * np.inf)):
         assert not posterior.definite(broken)
@@ -313,11 +313,11 @@ def test_schedules_count_updates() -> None:
         (lambda: bayes_by_backprop(batches=0.5), "batches is 0.5; it must be at least 1"),
         (
             lambda: bayes_by_backprop(batches=2.5, reweighting="geometric"),
-            "batches is 2.5; it must be a whole number where reweighting is geometric",
+            "batches is 2.5; it must be a whole number if reweighting is geometric",
         ),
         (
             lambda: bayes_by_backprop(batches=lambda t: t, reweighting="geometric"),
-            "batches is a schedule; it must be a whole number where reweighting is geometric",
+            "batches is a schedule; it must be a whole number if reweighting is geometric",
         ),
         (lambda: bayes_by_backprop(reweighting="geometrical"), "did you mean 'geometric'"),  # type: ignore[arg-type]
         (lambda: gaussian_prior(0.0), "variance is 0; it must be above 0"),

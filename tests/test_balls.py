@@ -405,7 +405,7 @@ def test_moves_and_scales_with_the_values(name: str, x: Problem, scale: float, s
 # --- what entries say of their sets -------------------------------------------------------------------
 
 WEIGHTED = {f"{name} with weights": entry.weighted for name, entry in SETS.items() if entry.weighted}
-ENTRIES: dict[str, AmbiguitySet] = SETS | WEIGHTED
+ENTRIES: dict[str, AmbiguitySet] = {**SETS, **WEIGHTED}
 every_entry = pytest.mark.parametrize("name", ENTRIES)
 
 
@@ -744,7 +744,7 @@ def test_sets_check_their_level(name: str) -> None:
     for level in allowed:
         SETS[name].check_level(level)
     for level in refused:
-        with pytest.raises(DeeprokError, match=f"^robust_level is {level:g}; for the set {name} it is"):
+        with pytest.raises(DeeprokError, match=f"^robust_level is {level:g}; for the set {name} it must be"):
             SETS[name].check_level(level)
         with pytest.raises(DeeprokError, match=r"^radius of \(3, 1\) is"):
             SETS[name].check_level(level, "radius of (3, 1)")

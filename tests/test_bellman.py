@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from deeprok.agents import targets as bellman
+from deeprok.agents.targets import bootstrapped as bellman
 from deeprok.uncertainty import SETS
 
 REWARD = jnp.array([1.0, 0.0, 2.0])
@@ -13,7 +13,7 @@ NEXT = jnp.array([10.0, -50.0, 3.0])
 
 
 def robust_label(reward, terminated, next_value, family: str = "minimum", level: float = 0.5, discount: float = 0.9):
-    return bellman.label(reward, terminated, next_value, discount, SETS[family].worst_case, level)
+    return bellman.robust_target(reward, terminated, next_value, discount, SETS[family].worst_case, level)
 
 
 def test_outcome_values() -> None:

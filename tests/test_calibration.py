@@ -13,7 +13,7 @@ from deeprok.cli.main import main
 from deeprok.core.errors import DeeprokError
 from deeprok.evaluation import calibration
 from deeprok.evaluation.calibration import Intervals, coverage, earned_values, fit_temperature, summarise
-from deeprok.evaluation.grid import ensemble_policy
+from deeprok.evaluation.policies import ensemble_policy
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import make_config
 from deeprok.training.loop import train_together
@@ -59,14 +59,14 @@ def test_points_have_no_intervals() -> None:
 
 
 def test_earned_values_of_the_treadmill(probes) -> None:
-    """Each step earns 1; a world that ends after L steps leaves a state of age a worth (1 − γ^(L − a)) / (1 − γ)."""
-    config = make_config("ekf_dqn", world="treadmill", horizon=4, hidden=(2,))
-    world = config.make_world()
-    network = config.make_network(world)
-    act = ensemble_policy(network, network.init(jax.random.key(0))[None], "mean")
+    """Each step earns 1; one that ends after L steps leaves a state of age a worth (1 − γ^(L − a)) / (1 − γ)."""
+    config = make_config("ekf_dqn", env="treadmill", horizon=4, hidden=(2,))
+    env = config.make_env()
+    network = config.make_network(env)
+    act = ensemble_policy(network, env.actions, network.init(jax.random.key(0))[None], "mean")
     for lifetime in (3.0, 1e9):
         models = {"lifetime": jnp.array([lifetime, lifetime])}
-        _, values = earned_values(world, act, models, 0.9, 50, jax.random.key(1))
+        _, values = earned_values(env, act, models, 0.9, 50, jax.random.key(1))
         assert values.shape == (50, 2)
         if lifetime > 1e6:
             np.testing.assert_allclose(values, 10.0, rtol=1e-3)
@@ -76,7 +76,7 @@ def test_earned_values_of_the_treadmill(probes) -> None:
             assert nearest.max() < 1e-4
             assert len(np.unique(np.round(np.asarray(values), 3))) == 3  # states of every age are visited
     both = {"lifetime": jnp.array([1.0, 2.0])}
-    _, values = earned_values(world, act, both, 0.9, 20, jax.random.key(1))
+    _, values = earned_values(env, act, both, 0.9, 20, jax.random.key(1))
     # The mean over models: at first 1 and 1 + γ; a step later both end.
     np.testing.assert_allclose(np.unique(np.round(np.asarray(values), 4)), [1.0, 1.45])
 

@@ -14,12 +14,11 @@ import safetensors.numpy
 
 from deeprok.core.errors import DeeprokError
 from deeprok.core.files import write_atomically
-from deeprok.core.pytree import record
+from deeprok.core.pytree import pytree_dataclass
 from deeprok.runs import checkpoint
-from deeprok.runs.settings import FORMAT
 
 
-@record
+@pytree_dataclass
 class Leafy:
     flag: Any
     pair: Any
@@ -130,11 +129,11 @@ def test_a_folder_in_its_place(tmp_path: Path) -> None:
         checkpoint.load(tmp_path, "run", tree())
 
 
-@pytest.mark.parametrize("metadata", [None, {}, {"format": str(FORMAT + 1)}, {"format": "new"}])
+@pytest.mark.parametrize("metadata", [None, {}, {"format": str(checkpoint.FORMAT + 1)}, {"format": "new"}])
 def test_other_format(tmp_path: Path, metadata: dict[str, str] | None) -> None:
     path = tmp_path / "x.safetensors"
     safetensors.numpy.save_file({"run.x": np.zeros(2)}, path, metadata=metadata)
-    with pytest.raises(DeeprokError, match=rf"format .*reads format {FORMAT}"):
+    with pytest.raises(DeeprokError, match=rf"format .*reads format {checkpoint.FORMAT}"):
         checkpoint.load(path, "run", {"x": np.zeros(2)})
 
 

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -19,20 +20,21 @@ import numpy as np
 import onnx
 import pytest
 import safetensors.numpy
+from finished_runs import LEFT, write_run
 from rich.table import Table
-from test_evaluation import LEFT, write_run
 from test_jobs import at_step
 
 from deeprok import __version__
+from deeprok.agents.algorithms import ALGORITHMS
 from deeprok.cli import evaluate, options, streams, train
 from deeprok.cli import main as cli
 from deeprok.cli.main import main
 from deeprok.core.console import WordConsole
 from deeprok.core.errors import DeeprokError
-from deeprok.estimators import GradientConfig, KalmanConfig
+from deeprok.estimators import KalmanConfig
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
-from deeprok.runs.settings import ALGORITHMS, FORMAT, Config, make_config
+from deeprok.runs.settings import FORMAT, SECTIONS, Config, make_config
 
 SMALL = [
     *("--hidden", "4", "--episodes", "5", "--horizon", "30", "--models", "2", "--batch-size", "3"),
@@ -85,7 +87,7 @@ def test_train_makes_a_run_folder_for_each_seed(trained: Path) -> None:
         assert {path.name for path in folder.iterdir()} >= {"config.json", "metrics.jsonl", "checkpoint.safetensors"}
         config = runs.read_config(folder)
         assert (config.algorithm, config.preset, config.acting, config.seed) == ("rtd_dqn", "paper", "member", seed)
-        assert (config.episodes, config.hidden, config.discount) == (5, (4,), 0.9)
+        assert (config.episodes, config.layers.hidden, config.discount) == (5, (4,), 0.9)
         assert runs.read_metrics(folder)[-1]["episodes"] == 5
     first, second = (safetensors.numpy.load_file(trained / f"seed-{s}" / runs.CHECKPOINT) for s in (3, 4))
     assert not np.array_equal(first["run.agent.belief.theta"], second["run.agent.belief.theta"])
@@ -149,7 +151,7 @@ def test_default_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     seen.pop("advance")
     assert seen == dict(
         folder=tmp_path, grid=None, episodes=500, epsilon=0.1, policy="mean",
-        members=20, kappa=1.0, keep="best", seed=0,
+        members=20, kappa=1.0, keep="best", seed=0, save=True,
     )  # fmt: skip
 
 
@@ -158,7 +160,7 @@ def test_default_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 CHANGES: dict[str, tuple[str, Any]] = {
     "seed": ("7", 7),
     "episodes": ("9", 9),
-    "world": ("cartpole", "cartpole"),
+    "env": ("cartpole", "cartpole"),
     "integrator": ("semi-implicit", "semi-implicit"),
     "failing_reward": ("-1.5", -1.5),
     "horizon": ("50", 50),
@@ -171,6 +173,7 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "robust_set": ("minimum", "minimum"),
     "robust_level": ("0.5", 0.5),
     "discount": ("0.5", 0.5),
+    "network": ("mlp", "mlp"),
     "hidden": ("5 6", (5, 6)),
     "activation": ("relu", "relu"),
     "input_scale": ("1 2 3 4", (1.0, 2.0, 3.0, 4.0)),
@@ -195,10 +198,6 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "learning_rate": ("0.5", 0.5),
     "covariance": ("low_rank", "low_rank"),
     "rank": ("3", 3),
-    "fading": ("0.1", 0.1),
-    "variance_cap": ("2", 2.0),
-    "adapt_noise": ("0.01", 0.01),
-    "iterations": ("2", 2),
     "confidence": ("time", "time"),
     "level_start": ("0.9", 0.9),
     "level_steps": ("70", 70),
@@ -207,8 +206,8 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "explore_scale": ("2", 2.0),
 }
 #: Settings that need others, or a run.
-TOGETHER = {"noise_updates", "observation_noise_end", "process_noise_end", "prior"}
-SETTINGS = {f.name for kind in (Config, GradientConfig, KalmanConfig) for f in dataclasses.fields(kind)}
+TOGETHER = {"prior"}
+SETTINGS = {name for algorithm in ("deep_rok", "ddqn") for name in make_config(algorithm).flat()}
 
 
 def flag(name: str) -> str:
@@ -216,7 +215,7 @@ def flag(name: str) -> str:
 
 
 def test_table_of_settings_is_complete() -> None:
-    assert set(CHANGES) == SETTINGS - {"algorithm", "preset", "double", "estimator"} - TOGETHER
+    assert set(CHANGES) == SETTINGS - {"algorithm", "preset", "double"} - TOGETHER
 
 
 @pytest.mark.parametrize(("name", "change"), CHANGES.items(), ids=CHANGES)
@@ -227,7 +226,7 @@ def test_every_setting_is_an_option(untrained, tmp_path: Path, name: str, change
     assert config == make_config(algorithm, **{name: value})
 
 
-#: Of the other estimators, each with one of its agents.
+#: Of the other estimators, and of policy gradients, each with one of its agents.
 OTHERS: dict[str, dict[str, tuple[str, Any]]] = {
     "bbb_dqn": {
         "observation_noise": ("0.5", 0.5),
@@ -260,28 +259,46 @@ OTHERS: dict[str, dict[str, tuple[str, Any]]] = {
         "process_noise": ("0.1", 0.1),
         "kappa": ("1", 1.0),
     },
+    "epopt": {
+        "inner": ("natural", "natural"),
+        "trajectories": ("30", 30),
+        "learning_rate": ("0.5", 0.5),
+        "clip": ("0.1", 0.1),
+        "epochs": ("3", 3),
+        "minibatches": ("5", 5),
+        "entropy": ("0.1", 0.1),
+        "kl_bound": ("0.5", 0.5),
+        "gae_lambda": ("1", 1.0),
+        "adversary": ("0.5", 0.5),
+        "source_spread": ("0.2", 0.2),
+        "target": ("gravity=5", "gravity=5"),
+        "adapt_every": ("3", 3),
+        "target_trajectories": ("4", 4),
+        "particles": ("20", 20),
+        "target_noise": ("0.1", 0.1),
+        "trajectory_set": ("kl", "kl"),
+        "trajectory_level": ("0.5", 0.5),
+        "level_iterations": ("0", 0),
+        "weigh": ("trajectories", "trajectories"),
+    },
 }
 
 
 @pytest.mark.parametrize("algorithm", OTHERS)
-def test_every_setting_of_an_estimator_is_an_option(untrained, tmp_path: Path, algorithm: str) -> None:
+def test_every_setting_of_a_part_is_an_option(untrained, tmp_path: Path, algorithm: str) -> None:
     changes = OTHERS[algorithm]
-    assert set(changes) == {f.name for f in dataclasses.fields(make_config(algorithm).estimator)}
+    config = make_config(algorithm)
+    parts = (config.estimator,) if config.estimator else (config.learner, config.target)
+    assert set(changes) == {f.name for part in parts for f in dataclasses.fields(part)}
     words = [word for name, (text, _) in changes.items() for word in (flag(name), *text.split())]
     config = config_of(algorithm, *words, out=tmp_path / "run")
     assert config == make_config(algorithm, **{name: value for name, (_, value) in changes.items()})
 
 
-def test_noises_that_change(untrained, tmp_path: Path) -> None:
-    words = "--noise-updates 50 --observation-noise-end 0.01 --process-noise-end 1e-8"
-    changes = dict(noise_updates=50, observation_noise_end=0.01, process_noise_end=1e-8)
-    assert config_of("deep_rok", *words.split(), out=tmp_path / "run") == make_config("deep_rok", **changes)
-
-
 @pytest.mark.parametrize(("option", "double"), [("--double", True), ("--no-double", False)])
 @pytest.mark.parametrize("algorithm", ["ddqn", "rtd_dqn"])
 def test_double(untrained, tmp_path: Path, algorithm: str, option: str, double: bool) -> None:
-    assert config_of(algorithm, option, out=tmp_path / "run").double == double
+    assert config_of(algorithm, option, out=tmp_path / "run").target.double == double
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -347,12 +364,14 @@ def test_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 
 HELPS: dict[str, set[str]] = {
-    "train deep_rok": SETTINGS - {"algorithm", "estimator", "optimizer"} | {"seeds", "out", "jobs"},
-    "train ddqn": SETTINGS - {"algorithm", "estimator"} - {f.name for f in dataclasses.fields(KalmanConfig)}
-    | {f.name for f in dataclasses.fields(GradientConfig)},
+    **{
+        f"train {algorithm}": set(make_config(algorithm).flat()) - {"algorithm"} | {"seeds", "out", "jobs"}
+        for algorithm in ("deep_rok", "ddqn", "ktd_q", "epopt")
+    },
     "train --resume x": {"resume", "jobs"},
     "evaluate": {"grid", "episodes", "epsilon", "policy", "members", "kappa", "keep", "json", "seed", "plot"},
     "export": {"format", "out", "keep"},
+    "plot": {"kind", "out", "grid"},
     "reproduce": {"seeds", "preset", "out", "full", "resume", "episodes", "jobs"},
 }
 
@@ -361,10 +380,14 @@ HELPS: dict[str, set[str]] = {
 def test_help_mentions_every_option(words: str, options: set[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code([*words.split(), "--help"]) == 0
     out = capsys.readouterr().out
+    found = set(re.findall(r"--([a-z][a-z-]*)(?= |,|$)", out, re.MULTILINE))
     assert [name for name in sorted(options) if flag(name) not in out] == []
+    if words.startswith("train"):
+        known = {name.replace("_", "-") for name in options}
+        assert found - known - {f"no-{name}" for name in known} == {"help"}
 
 
-@pytest.mark.parametrize("command", ["train", "algorithms", "worlds"])
+@pytest.mark.parametrize("command", ["train", "algorithms", "environments"])
 def test_short_helps(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code([command, "--help"]) == 0
     assert capsys.readouterr().out
@@ -374,11 +397,13 @@ def test_algorithms(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["algorithms"]) == 0
     lines = capsys.readouterr().out.splitlines()
     for name, row in ALGORITHMS.items():
-        assert any(name in line and row.summary in line and row.estimator in line for line in lines)
+        found = [line for line in lines if line.split()[:1] == [name]]
+        assert len(found) == 1
+        assert all(word in found[0] for word in (row.summary, row.target, row.estimator or row.learner))
 
 
-def test_worlds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["worlds"]) == 0
+def test_envs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["environments"]) == 0
     found = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
     assert "cartpole" in found
     quantities = ["cart_mass", "pole_length", "pole_mass", "gravity", "force", "time_step", "initial_range"]
@@ -420,7 +445,7 @@ def test_tables_in_files_end_with_no_blanks() -> None:
     assert [line.split()[0] for line in lines] == ["name", "a", "b"]
 
 
-@pytest.mark.parametrize("words", ["", "train", "algorithms", "worlds", "evaluate --help", "problems"])
+@pytest.mark.parametrize("words", ["", "train", "algorithms", "environments", "evaluate --help", "problems"])
 def test_pages_fit_eighty_columns(
     words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -472,7 +497,7 @@ DAMAGES: dict[str, tuple[str, ...]] = {
     "empty config": ("config.json", "not a JSON object"),
     "binary config": ("config.json",),
     "a list": ("config.json", "not a JSON object"),
-    "other version": ("config.json", f"format {FORMAT + 1}", f"reads format {FORMAT}"),
+    "other version": ("config.json", f"format {FORMAT + 1}", f"reads formats 3 and {FORMAT}"),
     "unknown setting": ("config.json", "discuont"),
     "no checkpoint": ("checkpoint.safetensors",),
     "half a checkpoint": ("checkpoint.safetensors", "damaged or cut short"),
@@ -534,7 +559,10 @@ WRONG_TYPES = {
 def test_wrong_type_in_a_config(refused: Refused, finished: Path, tmp_path: Path, name: str, value: Any) -> None:
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     fields = json.loads((run / runs.CONFIG).read_text())
-    (run / runs.CONFIG).write_text(json.dumps({**fields, name: value}))
+    place = next((section for section in (fields[s] for s in SECTIONS) if name in section), fields)
+    assert name in place
+    place[name] = value
+    (run / runs.CONFIG).write_text(json.dumps(fields))
     said = refused(["evaluate", str(run), "--grid", "cart_mass=1", "--episodes", "1"])
     assert name in said or "settings" in said
 
@@ -542,7 +570,7 @@ def test_wrong_type_in_a_config(refused: Refused, finished: Path, tmp_path: Path
 BAD: dict[str, tuple[str, tuple[str, ...]]] = {
     "algorithm": ("train deep_rock", ("algorithm 'deep_rock'", "'deep_rok'", "ddqn_dr")),
     "preset": ("train dqn --preset tunned", ("preset 'tunned'", "'tuned'", "paper")),
-    "world": ("train dqn --world cartpol", ("world 'cartpol'", "'cartpole'")),
+    "env": ("train dqn --env cartpol", ("env 'cartpol'", "'cartpole'")),
     "activation": ("train dqn --activation tahn", ("activation 'tahn'", "'tanh'", "relu")),
     "set": ("train rtd_dqn --robust-set cvarr", ("robust_set 'cvarr'", "'cvar'", "minimum")),
     "name in box": ("train dqn --box pole_lenght=0.2:1.4", ("box", "'pole_lenght'", "'pole_length'")),
@@ -555,20 +583,38 @@ BAD: dict[str, tuple[str, tuple[str, ...]]] = {
     "negative mass": ("train dqn --nominal cart_mass=-1", ("nominal", "cart_mass", "-1", "positive")),
     "infinite mass": ("train dqn --nominal cart_mass=inf", ("nominal", "cart_mass", "inf")),
     "memory": ("train rtd_dqn --models 100000", ("100000 models", "GB", "replay_size")),
-    "other estimator": ("train ddqn --observation-noise 3", ("--observation-noise", "ddqn", "gradient")),
+    "other estimator": ("train ddqn --observation-noise 3", ("--observation-noise", "not a setting of ddqn")),
+    "other filter": (
+        "train rtd_dqn --process-noise 1",
+        ("--process-noise is not a setting of rtd_dqn", "'deeprok train rtd_dqn --help'"),
+    ),
+    "other target": ("train dqn --robust-set=cvar", ("--robust-set is not a setting of dqn",)),
+    "other learner": ("train epopt --batch-size 3", ("--batch-size is not a setting of epopt",)),
+    "other environment": ("train epopt --env ferry --integrator euler", ("--integrator", "epopt on ferry")),
+    "module": ("train dqn --env nosuch:thing", ("env is 'nosuch:thing'", "no module 'nosuch'")),
+    "object": ("train dqn --env json:nothing", ("env is 'json:nothing'", "has no 'nothing'")),
+    "no environment": (
+        "train dqn --env json:dumps",
+        ("env is 'json:dumps'", "of type function", "Environment"),
+    ),
+    "network": ("train dqn --network nope", ("network 'nope'", "mlp", "module:object")),
+    "module of a network": ("train dqn --network=nosuch:net", ("network is 'nosuch:net'", "no module 'nosuch'")),
+    "own algorithm": ("train nosuch:mine", ("algorithm is 'nosuch:mine'", "no module 'nosuch'")),
+    "own set": ("train rtd_dqn --robust-set nosuch:ball", ("robust_set is 'nosuch:ball'", "no module 'nosuch'")),
+    "ktd noise": ("train ktd_q --process-noise=-1", ("process_noise is -1", "at least 0")),
     "settings of a run": ("train --resume {run} --episodes 900", ("--episodes", "--resume")),
     "models": ("train dqn --fixed-models cart_mass=3:1:2", ("fixed_models", "cart_mass=3:1", "reversed")),
     "prior": ("train deep_rok --prior-covariance 0", ("prior_covariance", "0", "positive")),
     "ktd prior": ("train ktd_q --prior-covariance 0", ("prior_covariance", "0", "positive")),
-    "ktd batch": ("train ktd_q --batch-size 10", ("batch_size is 10", "once", "must be 1")),
-    "ktd double": ("train ktd_rtd --double", ("double is True", "must be False")),
+    "ktd double": ("train ktd_rtd --double", ("--double is not a setting of ktd_rtd",)),
+    "ktd target": ("train ktd_q --target-period 5", ("--target-period is not a setting of ktd_q",)),
     "narrow": (
         "train bbb_dqn --weight-prior mixture --narrow-variance 2",
         ("narrow_variance is 2", "below prior_variance", "1"),
     ),
     "share": ("train bbb_dqn --wide-share 1", ("wide_share is 1", "below 1")),
     "thinning": ("train psgld_dqn --thinning 0", ("thinning is 0", "at least 1")),
-    "of another": ("train psgld_dqn --prior-covariance 1", ("--prior-covariance", "psgld_dqn", "langevin")),
+    "of another": ("train psgld_dqn --prior-covariance 1", ("--prior-covariance is not a setting of psgld_dqn",)),
     "undefined prior": ("train deep_rok --prior-covariance nan", ("prior_covariance", "nan")),
     "no prior": ("train deep_rok --prior-covariance nowhere.json", ("prior_covariance", "nowhere.json", ".npy")),
     "noise": ("train deep_rok --observation-noise 0", ("observation_noise is 0", "positive")),
@@ -607,7 +653,7 @@ BAD: dict[str, tuple[str, tuple[str, ...]]] = {
     "unlike any option": ("evaluate {run} --zzz", ("unknown option '--zzz'", "'deeprok evaluate --help'")),
     "word": ("evaluate {run} again", ("unexpected word 'again'",)),
     "number": ("train dqn --episodes many", ("--episodes is 'many'", "whole number")),
-    "optional number": ("train deep_rok --variance-cap=high", ("--variance-cap is 'high'", "must be a number")),
+    "optional number": ("solve inventory --discount=high", ("--discount is 'high'", "must be a number")),
     "numbers": ("train dqn --hidden 4 a --models 2", ("--hidden is '4 a'", "whole number")),
     "choice": ("train dqn --acting real", ("--acting is 'real'", "nominal, sampled or member")),
     "policy": ("evaluate x --policy median", ("--policy is 'median'", "mean, vote, mean_q, sample or lcb")),
@@ -616,7 +662,7 @@ BAD: dict[str, tuple[str, tuple[str, ...]]] = {
     "no run and no file": ("export", ("RUN and --out must be given",)),
     "processes of a resumed run": ("train --resume {run} --jobs two", ("--jobs is 'two'", "whole number")),
     "command": ("trian dqn", ("command 'trian'", "'train'")),
-    "needless word": ("worlds cartpole", ("worlds", "'cartpole'")),
+    "needless word": ("environments cartpole", ("environments", "'cartpole'")),
 }
 
 
@@ -714,7 +760,7 @@ def test_onnx_says_what_it_is_for(finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "policy.onnx"
     assert main(["export", str(finished), "--format", "onnx", "--out", str(out)]) == 0
     found = {each.key: each.value for each in onnx.load(out).metadata_props}
-    assert (found["world"], found["algorithm"]) == ("cartpole", "deep_rok")
+    assert (found["env"], found["algorithm"]) == ("cartpole", "deep_rok")
     assert json.loads(found["actions"]) == ["left", "right"]
     assert json.loads(found["input_scale"]) == [1.0] * 4
     assert len(json.loads(found["observation_scale"])) == 4

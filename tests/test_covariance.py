@@ -12,11 +12,12 @@ import numpy as np
 import oracles
 import pytest
 
-from deeprok.agents.network import QNetwork
+from deeprok.agents.network import MLP
 from deeprok.core.errors import DeeprokError
 from deeprok.estimators import block, covariance, diagonal, ekf, full, low_rank
+from deeprok.estimators.covariance import blocks, columns
 
-NETWORK = QNetwork((2, 3, 2), "tanh", (1.0, 1.0))
+NETWORK = MLP((2, 3, 2), "tanh", (1.0, 1.0))
 N, B, T = NETWORK.num_weights, 4, 5
 
 
@@ -89,7 +90,7 @@ def make_program(structure: covariance.Structure, batching: str) -> Callable[...
                 estimator.mean(belief),
                 posterior.covariance(belief),
                 posterior.variances(belief),
-                posterior.spread(belief, H),
+                posterior.predictive_variance(belief, H),
                 posterior.definite(belief),
             )
 
@@ -157,9 +158,9 @@ def test_equals_the_textbook(x64, name: str, batching: str) -> None:
 @pytest.mark.parametrize(("name", "batching"), [("full", "joint"), ("odd", "averaged"), ("rank_3", "joint")])
 def test_what_is_done_for_speed_changes_nothing(x64, monkeypatch, name: str, batching: str) -> None:
     # The sizes at which P is padded, at which its fall is a matrix product and at which long rows are cut into tiles.
-    monkeypatch.setattr(covariance, "_LARGE", 4)
-    monkeypatch.setattr(covariance, "_CHAIN", 2)
-    monkeypatch.setattr(covariance, "_TILE", 4)
+    monkeypatch.setattr(blocks, "_LARGE", 4)
+    monkeypatch.setattr(blocks, "_CHAIN", 2)
+    monkeypatch.setattr(columns, "_TILE", 4)
     problem = some_problem()
     seen = make_program(CASES[name].structure, batching)(*problem).seen
     assert_is_the_textbook(seen, problem, CASES[name], batching)
@@ -270,7 +271,7 @@ def test_memory() -> None:
     ],
 )
 def test_partition_must_hold_each_weight_once(partition: tuple[slice, ...]) -> None:
-    with pytest.raises(DeeprokError, match=f"it must hold each of the {N} weights once"):
+    with pytest.raises(DeeprokError, match=f"it must contain each of the {N} weights exactly once"):
         ekf(covariance=block(*partition)).init(jnp.zeros(N))
 
 

@@ -24,8 +24,9 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
+from test_config import OLD_RUNS, old_json
 
-from deeprok.agents.network import QNetwork
+from deeprok.agents.network import MLP
 from deeprok.cli.main import main
 from deeprok.core.errors import DeeprokError
 from deeprok.environments import cartpole
@@ -35,6 +36,7 @@ from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import make_config
 from deeprok.tabular import read_csv
+from deeprok.training.loop import templates
 from deeprok.training.scan import make_program
 from studies.exam import CONDITIONS, Exam, read_scores
 from studies.results import summarise
@@ -142,6 +144,12 @@ def damage_settings(data: bytes, rng: Rng) -> bytes:
     """Damages a setting of any kind of agent."""
     algorithm = rng.choice(("dqn", "deep_rok", "bbb_dqn", "psgld_dqn", "ktd_q", "epopt"))
     return damage_value(make_config(algorithm, hidden=(1,), episodes=4).to_json().encode(), rng)
+
+
+def damage_old_settings(data: bytes, rng: Rng) -> bytes:
+    """Damages a setting that an earlier version wrote."""
+    old, _, _ = OLD_RUNS[rng.choice(sorted(OLD_RUNS))]
+    return damage_value(old_json(**old).encode(), rng)
 
 
 def damage_line(data: bytes, rng: Rng) -> bytes:
@@ -309,7 +317,7 @@ class Originals(NamedTuple):
 def make_originals(folder: Path) -> Originals:
     config = make_config("deep_rok", **TINY)
     program = make_program(config)
-    run, best = runs.templates(program)
+    run, best = templates(program)
     runs.create(folder, config)
     parts = {"run": filled(run), "best": filled(best)}
     counters = {"steps": np.int32(60), "episodes": np.int32(4)}
@@ -328,7 +336,7 @@ def make_originals(folder: Path) -> Originals:
         "curve": {"episodes": [2, 4], "return": [1.0, 2.0], "success": [0.0, 0.5]},
     }
     (folder / "scores.json").write_text(json.dumps(scores))
-    network = QNetwork((4, 1, 2), "tanh", (1.0,) * 4)
+    network = MLP((4, 1, 2), "tanh", (1.0,) * 4)
     (folder / "policy.json").write_bytes(to_json(network, np.arange(N, dtype=np.float32), cartpole()))
     rows = [f"{s},{a},{t},{p},{r}" for s in range(3) for a in range(2) for t, p, r in ((0, 0.25, 1.0), (2, 0.75, -1.5))]
     table = "\n".join(["idstatefrom,idaction,idstateto,probability,reward", *rows, ""])
@@ -349,7 +357,7 @@ class Kind(NamedTuple):
 
 def read_config(originals: Originals, path: Path) -> None:
     config = runs.read_config(path.parent)
-    config.warning()
+    config.make_learner()
     config.digest()
 
 
@@ -375,7 +383,7 @@ def export(originals: Originals, path: Path) -> int:
 
 
 def begin_with_prior(originals: Originals, path: Path) -> None:
-    runs.load_prior(path.parent, originals.program)
+    runs.load_prior(path.parent, originals.program.learner)
 
 
 def read_the_scores(originals: Originals, path: Path) -> None:
@@ -398,7 +406,7 @@ def use_variances(originals: Originals, path: Path) -> None:
 
 
 KINDS: dict[str, Kind] = {
-    "config": Kind(runs.CONFIG, (damage_settings,) * 12, read_config),
+    "config": Kind(runs.CONFIG, (*(damage_settings,) * 12, *(damage_old_settings,) * 6), read_config),
     "metrics": Kind(runs.METRICS, (damage_line,) * 8, resume_finished),
     "trimmed metrics": Kind(runs.METRICS, (damage_line,) * 8, trim),
     "checkpoint": Kind(runs.CHECKPOINT, (damage_tensor,) * 5, read_checkpoint, checked=True),
@@ -415,11 +423,12 @@ KINDS: dict[str, Kind] = {
 TEXTS: dict[str, tuple[str, list[str]]] = {
     "command": ("train", ["{}"]),
     "algorithm": ("deep_rok", ["train", "{}", "--out={folder}"]),
-    "world": ("cartpole", ["train", "rtd_dqn", "--world={}", "--out={folder}"]),
+    "env": ("cartpole", ["train", "rtd_dqn", "--env={}", "--out={folder}"]),
     "box": ("pole_length=0.2:1.4,cart_mass=0.1:7", ["train", "rtd_dqn", "--box={}", "--out={folder}"]),
     "nominal": ("cart_mass=2,gravity=5", ["train", "rtd_dqn", "--nominal={}", "--out={folder}"]),
     "fixed_models": ("cart_mass=2:3:4; gravity=5", ["train", "rtd_dqn", "--fixed-models={}", "--out={folder}"]),
     "target": ("cart_mass=2,gravity=5", ["train", "epopt", "--target={}", "--out={folder}"]),
+    "network": ("mlp", ["train", "rtd_dqn", "--network={}", "--out={folder}"]),
     "robust_set": ("cvar", ["train", "rtd_dqn", "--robust-set={}", "--out={folder}"]),
     "variances": ("0.5", ["train", "deep_rok", "--prior-covariance={}", "--out={folder}"]),
     "out": ("x", ["train", "dqn", "--out={folder}/metrics.jsonl/{}"]),  # below a file, where no folder can be
@@ -544,7 +553,7 @@ def test_originals_are_accepted(originals: Originals, tmp_path: Path, kind: str)
     assert judge(lambda: KINDS[kind].read(originals, folder / KINDS[kind].file)).what == "accepted"
 
 
-CASES = {"text": 140, "exported checkpoint": 10, "metrics": 90, "config": 150}
+CASES = {"text": 140, "exported checkpoint": 10, "metrics": 90, "config": 200}
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "text"])

@@ -7,23 +7,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from deeprok.environments import World, check_quantity, with_model
+from deeprok.environments import Choices, Environment, check_quantity, with_model
 from deeprok.environments.base import Outcome
 from deeprok.environments.deep_sea import DeepSea, deep_sea
 
 KEY = jax.random.key(0)
 
 
-def dive(world: World, actions: np.ndarray, params: DeepSea | None = None) -> Outcome:
+def dive(env: Environment, actions: np.ndarray, params: DeepSea | None = None) -> Outcome:
     """The outcomes of each of K lists of N actions: leaves [K, N, ...]."""
-    params = with_model(world.nominal if params is None else params, {})
+    params = with_model(env.nominal if params is None else params, {})
 
     def one(actions: jax.Array) -> Outcome:
         def step(state: jax.Array, action: jax.Array) -> tuple[jax.Array, Outcome]:
-            outcome = world.step(KEY, state, action, params)
+            outcome = env.step(KEY, state, action, params)
             return outcome.state, outcome
 
-        return jax.lax.scan(step, world.reset(KEY, params)[0], actions)[1]
+        return jax.lax.scan(step, env.reset(KEY, params)[0], actions)[1]
 
     return jax.tree.map(np.asarray, jax.jit(jax.vmap(one))(jnp.asarray(actions)))
 
@@ -52,12 +52,12 @@ def test_best_return_is_that_of_dynamic_programming(x64, treasure: float, move_c
 
 @pytest.mark.parametrize("size", [1, 2, 10])
 def test_one_way_of_all_finds_the_treasure(size: int) -> None:
-    world = deep_sea(horizon=size)
+    env = deep_sea(horizon=size)
     ways = all_ways(size)
-    outcome = dive(world, ways)
+    outcome = dive(env, ways)
     returns, moves = outcome.reward.sum(1), ways.sum(1)
     np.testing.assert_allclose(returns, (moves == size) - 0.01 * moves / size, atol=1e-6)
-    success = returns > world.success_return
+    success = returns > env.success_return
     # Random play succeeds with probability 2⁻ᴺ, and ε-greedy that goes left with (ε/2)ᴺ.
     assert success.mean() == 2.0**-size
     epsilon = 0.1
@@ -83,22 +83,22 @@ def test_each_step_is_a_row_and_the_last_ends() -> None:
 
 @pytest.mark.parametrize("size", [1, 5, 20])
 def test_observations_tell_the_cells_apart(size: int) -> None:
-    world = deep_sea(horizon=size)
-    start, obs = world.reset(KEY, world.nominal)
-    assert obs.shape == (len(world.observation_scale),)
+    env = deep_sea(horizon=size)
+    start, obs = env.reset(KEY, env.nominal)
+    assert obs.shape == (len(env.observation_scale),)
     np.testing.assert_array_equal(obs, [-1, -1])
     ways = all_ways(size) if size < 10 else np.tril(np.ones((size + 1, size), int), -1)
-    outcome = dive(world, ways)
+    outcome = dive(env, ways)
     assert outcome.obs.dtype == np.float32
     assert np.abs(outcome.obs).max() <= 1
     np.testing.assert_allclose((outcome.obs + 1) * size / 2, outcome.state, atol=1e-5)
     np.testing.assert_array_equal(start, [0, 0])
 
 
-def test_settings_are_as_any_worlds() -> None:
-    world = deep_sea("semi-implicit", -1.0, 14)
-    assert (world.name, world.horizon, world.actions) == ("deep_sea", 14, ("left", "right"))
-    assert world.success_return == 0.5
-    for name, edges in world.box.items():
+def test_settings_are_as_any_envs() -> None:
+    env = deep_sea(14)
+    assert (env.name, env.horizon, env.actions) == ("deep_sea", 14, Choices(("left", "right")))
+    assert env.success_return == 0.5
+    for name, edges in env.box.items():
         for value in edges:
-            check_quantity(world.nominal, name, value, "box")
+            check_quantity(env.nominal, name, value, "box")

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
+import shlex
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import deeprok
 from deeprok.cli.main import COMMANDS
-from deeprok.runs.settings import ALGORITHMS, Config, make_config
-from deeprok.training import jobs
+from deeprok.runs.settings import ALGORITHMS, make_config
+from deeprok.uncertainty import SETS
 from studies import figures, paper, plan
+from studies.carried_over import format3_hashes, stored_rows
 from studies.kalman_page import kalman_page
 from studies.page import results_page
 from studies.results import needed
@@ -35,18 +37,22 @@ def shown(value: Any) -> str:
     return str(value) if isinstance(value, int) else f"{value:g}"
 
 
+#: Each part with settings of its own, and an algorithm that has it; RTD-DQN has all the others.
+OWN = [
+    *[(algorithm, "estimator") for algorithm in ("deep_rok", "bbb_rtd", "psgld_rtd", "ktd_q")],
+    ("epopt", "learner"),
+    ("epopt", "target"),
+]
+
+
 def settings() -> list[tuple[str, str, str]]:
     """Name, value in `paper` and value in `tuned` of every setting."""
-    rows = []
-    for algorithm in ("bbb_rtd", "psgld_rtd", "ktd_q", "epopt", "rtd_dqn", "deep_rok"):
-        paper, tuned = (make_config(algorithm, preset) for preset in ("paper", "tuned"))
-        for field in dataclasses.fields(paper.estimator):
-            values = [getattr(config.estimator, field.name) for config in (paper, tuned)]
-            if not isinstance(values[0], bool):
-                rows.append((field.name, *map(shown, values)))
-    for field in dataclasses.fields(Config):
-        if field.name not in ("algorithm", "preset", "estimator", "double"):
-            rows.append((field.name, shown(getattr(paper, field.name)), shown(getattr(tuned, field.name))))
+    paper, tuned = (make_config("rtd_dqn", preset).flat() for preset in ("paper", "tuned"))
+    names = set(paper) - {"algorithm", "preset", "double"}
+    rows = [(name, shown(paper[name]), shown(tuned[name])) for name in sorted(names)]
+    for algorithm, part in OWN:
+        ours = [vars(getattr(make_config(algorithm, preset), part)) for preset in ("paper", "tuned")]
+        rows += [(name, *[shown(one[name]) for one in ours]) for name in ours[0] if not isinstance(ours[0][name], bool)]
     return rows
 
 
@@ -56,39 +62,98 @@ def test_cli_page_has_every_setting_with_its_values(name: str, paper: str, tuned
     assert f"| `--{name.replace('_', '-')}` | {paper} | {bold} |" in CLI
 
 
+#: Heading -> its part of the page, of those below "Settings".
+GROUPS = dict(part.split("\n", 1) for part in CLI.split("### Settings")[1].split("\n## ")[0].split("#### ")[1:])
+
+
+@pytest.mark.parametrize("heading", GROUPS)
+def test_cli_page_has_no_other_settings(heading: str) -> None:
+    options = {name.replace("-", "_") for name in re.findall(r"^\| `--([a-z-]+)`", GROUPS[heading], re.MULTILINE)}
+    readers = {algorithm for algorithm in ALGORITHMS if options <= set(make_config(algorithm).flat())}
+    assert options
+    assert readers
+    if named := re.findall(r"`(\w+)`", heading):
+        assert set(named) == readers
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_cli_page_has_every_command(command: str) -> None:
     assert f"[`{command}`]" in CLI
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_readme_has_every_algorithm(algorithm: str) -> None:
-    assert f"| `{algorithm}` |" in (ROOT / "README.md").read_text()
+def test_table_of_algorithms_has_every_algorithm(algorithm: str) -> None:
+    assert f"| `{algorithm}` |" in (ROOT / "docs" / "algorithms" / "index.md").read_text()
 
 
-def test_readme_example_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert code
-    monkeypatch.chdir(tmp_path)
-    real_config, real_evaluate = deeprok.make_config, deeprok.evaluate
-    small = dict(hidden=(4,), chunk_steps=100, horizon=40, models=2, trial_models=2)
+def test_readme_counts_right() -> None:
+    text = " ".join((ROOT / "README.md").read_text().split())
+    sets = len(set(SETS) - {"finite"})  # a list of models is for tables alone
+    assert f"{len(ALGORITHMS)} algorithms, {sets} ambiguity sets" in text
+    assert f"lists all {len(ALGORITHMS)}" in text
 
-    def quick_config(algorithm: str, **changes: Any) -> Config:
-        return real_config(algorithm, **{**changes, **small, "episodes": 4})
 
-    def quick_evaluate(folder: str, **options: Any) -> deeprok.Evaluation:
-        return real_evaluate(folder, **{**options, "episodes": 3})
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 
-    monkeypatch.setattr(jobs, "count_cores", lambda: 1)  # worker processes would compile all of it again
-    monkeypatch.setattr(deeprok, "make_config", quick_config)
-    monkeypatch.setattr(deeprok, "evaluate", quick_evaluate)
-    exec(code[1], {})
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("success over the grid 0.")
-    assert [line.split()[0] for line in lines[1:]] == ["0.2", "0.4", "0.6", "0.8", "1.0", "1.2", "1.4"]
-    assert sorted(path.name for path in (tmp_path / "runs" / "robust").iterdir()) == ["seed-0", "seed-1", "seed-2"]
+
+def commands(page: Path) -> list[list[str]]:
+    """The words of each `deeprok …` line in a block of shell commands, usage lines aside."""
+    blocks = re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    words = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("deeprok ") and "[" not in line]
+    return [found for found in words if found and found[0] != "COMMAND"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_of_the_pages_exist(page: Path) -> None:
+    for words in commands(page):
+        assert words[0] in COMMANDS
+        if words[0] == "train" and not words[1].startswith("-"):
+            assert words[1] in ALGORITHMS
+        known = set(import_module(f"deeprok.cli.{words[0]}").options())
+        own = {"--momentum", "--features", "--network"} if ":" in " ".join(words) else set()  # of users' own parts
+        assert {word.split("=")[0] for word in words if word.startswith("--")} <= known | own
+
+
+# Numbers in prose.
+
+
+@pytest.fixture(scope="module")
+def stored() -> Any:
+    spec = spec_from_file_location("stored_numbers", ROOT / "docs" / "tools" / "stored_numbers.py")
+    assert spec
+    assert spec.loader
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_numbers_are_those_of_the_stored_results(page: Path, stored: Any) -> None:
+    for expression, said in stored.stated(page.read_text()):
+        assert said == stored.computed(expression), expression
+
+
+#: Percentages that say how something is defined, not what was measured.
+DEFINED = {"95 %", "90 %", "91 %", "50 %", "80 %", "5 %", "30 %", "100 %"}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/claims.md", "docs/index.md", "docs/faq.md"])
+def test_measured_percentages_name_their_source(page: str, stored: Any) -> None:
+    unmarked = stored.MARKED.sub("", (ROOT / page).read_text())
+    assert set(re.findall(r"\d+(?:\.\d+)? %", unmarked)) <= DEFINED
+    assert not re.findall(r"\d+\.\d+ – \d+\.\d+", unmarked)
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "algorithms").glob("*.md")), ids=lambda page: page.stem)
+def test_results_of_algorithms_name_their_source(page: Path, stored: Any) -> None:
+    """Singhal and Wu's tables are those that a script prints; another test compares them."""
+    text = page.read_text()
+    if "## Results" not in text or page.stem == "singhal_wu":
+        return
+    unmarked = stored.MARKED.sub("", text.split("## Results")[1])
+    assert set(re.findall(r"\d+(?:\.\d+)? %", unmarked)) <= DEFINED
+    assert not re.findall(r"\d+\.\d+ – \d+\.\d+", unmarked)
 
 
 # The page of results.
@@ -118,7 +183,7 @@ def test_results_have_their_figures(results: dict[str, Any]) -> None:
 
 def test_results_are_of_these_settings_and_enough_seeds(results: dict[str, Any]) -> None:
     tables = {"tuned": results["agents"], **results["studies"]}
-    for study in paper._studies(seeds=20, preset="tuned", full=True, episodes=500):
+    for study in paper.comparisons(seeds=20, preset="tuned", full=True, episodes=500):
         assert list(tables[study.name]) == [row.name for row in study.rows]
         for row in study.rows:
             found = tables[study.name][row.name]
@@ -199,6 +264,15 @@ def test_systems_are_of_these_settings_and_enough_seeds(systems: dict[str, Any])
         for row in study.rows:
             assert table[row.name]["settings"] == row.config(0).digest()
             assert sorted(table[row.name]["per_seed"]["seed"] + table[row.name]["broken"]) == list(study.seeds)
+
+
+def test_results_trained_in_format_3_have_the_present_settings() -> None:
+    rows = [(row, table[row.name]) for _, comparison, (_, table) in stored_rows() for row in comparison.rows]
+    assert len(rows) > 150
+    for row, found in rows:
+        assert found["settings_3"] in format3_hashes(row.config(0))
+    other = make_config("deep_rok", target_period=1999)
+    assert not format3_hashes(other) & format3_hashes(make_config("deep_rok"))
 
 
 def test_code_and_pages_of_table_1_are_there() -> None:

@@ -16,7 +16,7 @@ texts = st.text(max_size=50).flatmap(lambda text: st.integers(1, 60).map(lambda 
 @example("x" * 100_000)
 @example("a b " * 100_000)
 def test_any_text_is_one_line_of_a_sane_length(text: str) -> None:
-    for sentence in (str(DeeprokError(f"box is {text}; give another")), str(unknown("world", text, ["cartpole"]))):
+    for sentence in (str(DeeprokError(f"box is {text}; give another")), str(unknown("env", text, ["cartpole"]))):
         assert sentence.isprintable()
         assert len(sentence) <= 400
     assert shown(text).isprintable()

@@ -13,16 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import oracles
-import probe_worlds
+import probe_envs
 import pytest
 from scipy.stats import binomtest
 
-from deeprok.agents.exploration import epsilon_greedy
-from deeprok.agents.network import QNetwork
+from deeprok.agents.learner import View
+from deeprok.agents.network import MLP
 from deeprok.agents.q_learning import make_estimator
 from deeprok.core.console import WordConsole
 from deeprok.core.errors import DeeprokError
-from deeprok.environments import World, cartpole, with_model
+from deeprok.environments import Choices, Environment, cartpole, with_model
 from deeprok.environments.base import Model
 from deeprok.estimators import (
     ChainBelief,
@@ -36,30 +36,26 @@ from deeprok.estimators import (
     full,
     low_rank,
     psgld,
+    ukf,
 )
-from deeprok.estimators.covariance import Blocks, Diagonal, LowRank
+from deeprok.estimators.covariance import BlockDiagonal, Diagonal, LowRank
 from deeprok.evaluation import grid as evaluation
-from deeprok.evaluation.grid import (
-    PAPER_GRID,
-    Evaluation,
-    GridReturns,
-    cell_player,
-    ensemble_policy,
-    evaluate,
-    grid_cells,
-    network_policy,
-    play_episodes,
-    summarise,
-    wilson,
-)
+from deeprok.evaluation.grid import evaluate
+from deeprok.evaluation.play import cell_player, grid_cells, play_episodes
+from deeprok.evaluation.policies import ensemble_policy, weights_policy
 from deeprok.evaluation.predictive import q_distribution
-from deeprok.evaluation.report import draw_evaluation, print_evaluation
-from deeprok.plot import success_maps
+from deeprok.evaluation.report import print_evaluation
+from deeprok.evaluation.result import Evaluation, GridReturns, file_name, merge, read, summarise, wilson
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
-from deeprok.runs.folder import Best
 from deeprok.runs.settings import make_config
+from deeprok.training.loop import Best
 from deeprok.training.scan import make_program
+
+CHOICES = Choices(("left", "right"))
+
+#: The paper's grid.
+PAPER_GRID = "pole_length=0.2:1.4:7,cart_mass=0.1:7:7"
 
 #: a = 1{w·s > 0}, which succeeds on 94 % of the paper's grid at ε = 0.1.
 LINEAR = (0.0217, 0.0464, 1.0, 0.1881)
@@ -77,20 +73,22 @@ def write_run(
     prior = {"prior_covariance": spread} if algorithm in ("ekf_dqn", "deep_rok") else {}
     config = make_config(algorithm, **TINY | prior | changes)
     runs.create(folder, config)
-    program = make_program(config)
-    run = program.init(jax.random.key(config.seed))
+    with config.arithmetic():
+        program = make_program(config)
+        run = program.init(jax.random.key(config.seed))
 
-    def belief(theta: Any) -> Any:
-        return program.estimator.init(jnp.asarray(theta))
+        def belief(theta: Any) -> Any:
+            return make_estimator(config.task()).init(jnp.asarray(theta, config.precision))
 
-    run = dataclasses.replace(
-        run,
-        agent=dataclasses.replace(run.agent, belief=belief(last)),
-        episodes=np.int32(config.episodes),
-        steps=np.int32(60),
-    )
-    kept = Best(belief=belief(best), trial_return=np.float32(100 + config.seed), steps=np.int32(40))
-    checkpoint.save(folder / runs.CHECKPOINT, {"run": run, "best": kept})
+        run = dataclasses.replace(
+            run,
+            agent=dataclasses.replace(run.agent, belief=belief(last)),
+            episodes=np.int32(config.episodes),
+            steps=np.int32(60),
+        )
+        score = np.dtype(config.precision).type(100 + config.seed)
+        kept = Best(belief=belief(best), trial_return=score, steps=np.int32(40))
+        checkpoint.save(folder / runs.CHECKPOINT, {"run": run, "best": kept})
     line = {"steps": 60, "episodes": 3, "returns": [20.0] * 3, "epsilon": 1.0, "seconds": 1.0, "trial_return": 100.0}
     runs.append_metrics(folder, line)
     return folder
@@ -104,21 +102,21 @@ def models(episodes: int, **values: float) -> Model:
     return {name: jnp.full(episodes, value) for name, value in values.items()}
 
 
-def played_one_by_one(world: World, act: Any, models: Model, key: jax.Array, epsilon: float) -> list[float]:
+def played_one_by_one(env: Environment, act: Any, models: Model, key: jax.Array, epsilon: float) -> list[float]:
     """Each episode in a plain loop, with the draws that `play_episodes` makes."""
     episodes = len(next(iter(models.values())))
-    reset_key, explore_key, world_key = jax.random.split(key, 3)
+    reset_key, explore_key, env_key = jax.random.split(key, 3)
     reset_keys = jax.random.split(reset_key, episodes)
-    explore = jax.random.uniform(explore_key, (world.horizon, episodes, 2))
-    step = jax.jit(world.step)
+    explore = jax.random.uniform(explore_key, (env.horizon, episodes, 2))
+    step = jax.jit(env.step)
     returns = []
     for e in range(episodes):
-        params = with_model(world.nominal, {name: values[e] for name, values in models.items()})
-        state, obs = world.reset(reset_keys[e], params)
+        params = with_model(env.nominal, {name: values[e] for name, values in models.items()})
+        state, obs = env.reset(reset_keys[e], params)
         earned = 0.0
-        for t in range(world.horizon):
-            action = epsilon_greedy(explore[t, e], epsilon, act(obs[None])[0], len(world.actions))
-            outcome = step(jax.random.split(jax.random.fold_in(world_key, t), episodes)[e], state, action, params)
+        for t in range(env.horizon):
+            action = env.actions.explore(explore[t, e], epsilon, act(obs[None])[0])
+            outcome = step(jax.random.split(jax.random.fold_in(env_key, t), episodes)[e], state, action, params)
             state, obs = outcome.state, outcome.obs
             earned += float(outcome.reward)
             if outcome.terminated:
@@ -128,25 +126,25 @@ def played_one_by_one(world: World, act: Any, models: Model, key: jax.Array, eps
 
 
 def test_episodes_equal_a_plain_loop() -> None:
-    world = cartpole(horizon=30)
+    env = cartpole(horizon=30)
     physics = {"pole_length": jnp.array([0.2, 0.5, 1.4]), "cart_mass": jnp.array([0.1, 1.5, 0.1])}
-    play = jax.jit(lambda key, epsilon: play_episodes(world, linear, physics, key, epsilon))
+    play = jax.jit(lambda key, epsilon: play_episodes(env, linear, physics, key, epsilon))
     for epsilon, seed in ((0.0, 1), (0.8, 2)):
         key = jax.random.key(seed)
         returns = play(key, epsilon)
-        assert returns.tolist() == played_one_by_one(world, linear, physics, key, epsilon)
+        assert returns.tolist() == played_one_by_one(env, linear, physics, key, epsilon)
         assert epsilon == 0 or returns.min() < 30
 
 
-def test_noisy_world_equals_a_plain_loop() -> None:
-    world, key = probe_worlds.drift(horizon=5), jax.random.key(3)
+def test_noisy_env_equals_a_plain_loop() -> None:
+    env, key = probe_envs.drift(horizon=5), jax.random.key(3)
 
     def first(obs: jax.Array) -> jax.Array:
         return jnp.zeros(len(obs), int)
 
     physics = {"size": jnp.array([1.0, 2.0, 0.5])}
-    returns = play_episodes(world, first, physics, key, 0.5)
-    np.testing.assert_allclose(returns, played_one_by_one(world, first, physics, key, 0.5), rtol=1e-5)
+    returns = play_episodes(env, first, physics, key, 0.5)
+    np.testing.assert_allclose(returns, played_one_by_one(env, first, physics, key, 0.5), rtol=1e-5)
     assert len(set(np.abs(returns).tolist())) == 3
 
 
@@ -156,8 +154,8 @@ def test_cut_off_at_the_horizon() -> None:
 
 
 def test_an_ended_episode_earns_nothing_more() -> None:
-    world = cartpole(failing_reward=-7.0)
-    left = play_episodes(world, lambda obs: jnp.zeros(len(obs), int), models(5, cart_mass=1.0), jax.random.key(0), 0)
+    env = cartpole(failing_reward=-7.0)
+    left = play_episodes(env, lambda obs: jnp.zeros(len(obs), int), models(5, cart_mass=1.0), jax.random.key(0), 0)
     assert left.max() < 12 - 7  # the failure counts once
     assert left.min() > 5 - 7
 
@@ -183,9 +181,9 @@ ENSEMBLE = {  # three members, two states: member -> state -> Q
 }
 
 
-def hand_made() -> tuple[QNetwork, jax.Array, jax.Array]:
+def hand_made() -> tuple[MLP, jax.Array, jax.Array]:
     """A network whose Q-values in the states ±1 are those of the table, and its members' weights."""
-    network = QNetwork((1, 2, 2), "relu", (1.0,))
+    network = MLP((1, 2, 2), "relu", (1.0,))
     thetas = []
     for plus, minus in ENSEMBLE["q"]:  # hidden units are max(x, 0) and max(−x, 0)
         thetas.append([1.0, -1.0, 0.0, 0.0, *plus, *minus, 0.0, 0.0])
@@ -200,24 +198,24 @@ def test_hand_made_members() -> None:
 @pytest.mark.parametrize("kind", ["vote", "mean_q"])
 def test_members_that_disagree(kind: Any) -> None:
     network, thetas, states = hand_made()
-    assert ensemble_policy(network, thetas, kind)(states).tolist() == ENSEMBLE[kind]
+    assert ensemble_policy(network, CHOICES, thetas, kind)(states).tolist() == ENSEMBLE[kind]
 
 
 @pytest.mark.parametrize("kind", ["mean", "vote", "mean_q", "sample"])
 def test_one_member_is_greedy(kind: Any) -> None:
     network, thetas, states = hand_made()
     for theta, q in zip(thetas, ENSEMBLE["q"], strict=True):
-        assert ensemble_policy(network, theta[None], kind)(states).tolist() == np.argmax(q, axis=1).tolist()
+        assert ensemble_policy(network, CHOICES, theta[None], kind)(states).tolist() == np.argmax(q, axis=1).tolist()
 
 
 def test_equal_votes_go_to_the_first_action() -> None:
     network, thetas, states = hand_made()
-    assert ensemble_policy(network, thetas[1:], "vote")(states).tolist() == [0, 0]
+    assert ensemble_policy(network, CHOICES, thetas[1:], "vote")(states).tolist() == [0, 0]
 
 
 # --- what a posterior says of Q -----------------------------------------------------------------------------------
 
-SMALL = QNetwork((3, 4, 2), "elu", (1.0, 0.5, -2.0))
+SMALL = MLP((3, 4, 2), "elu", (1.0, 0.5, -2.0))
 N = SMALL.num_weights
 
 
@@ -226,7 +224,7 @@ def some_posterior(kind: str, theta: np.ndarray, root: np.ndarray) -> tuple[Any,
     one, P = np.int32(1), root @ root.T
     if kind == "ktd":
         S = np.tril(root)
-        return make_estimator(make_config("ktd_q"), SMALL), UnscentedBelief(theta, S, None, one), S @ S.T
+        return ukf(), UnscentedBelief(theta, S, None, one), S @ S.T
     if kind == "psgld":
         rows = np.stack([root[0], root[1], 3 * theta - root[0] - root[1], 0 * theta])  # three are kept; their mean is θ
         kept = ChainBelief(theta, theta, rows, np.zeros(2, "uint32"), np.int32(3))
@@ -242,7 +240,7 @@ def some_posterior(kind: str, theta: np.ndarray, root: np.ndarray) -> tuple[Any,
     else:
         parts = {"full": (slice(0, N),), "layer": SMALL.slices, "neuron": SMALL.neurons}[kind]
         groups = [[P[part, part] for part in same] for _, same in itertools.groupby(parts, lambda s: len(range(N)[s]))]
-        kept = Blocks(groups=tuple(np.stack(group) for group in groups))
+        kept = BlockDiagonal(groups=tuple(np.stack(group) for group in groups))
         places = np.arange(N)
         P = P * sum(np.isin(places[:, None], places[part]) * np.isin(places, places[part]) for part in parts)
     structures = {"diagonal": diagonal, "low_rank": low_rank(2), "full": full}
@@ -260,7 +258,9 @@ def test_deviations_of_many_states_are_those_of_the_gradients(x64, kind: str) ->
 
     g = np.array([(q(theta + step) - q(theta - step)) / 2e-6 for step in 1e-6 * np.eye(N)])  # [n, E, A]
     estimator, belief, P = some_posterior(kind, theta, root)
-    mean, deviation = jax.jit(lambda belief: q_distribution(SMALL, estimator, belief)(obs))(belief)
+    mean, deviation = jax.jit(
+        lambda belief: q_distribution(View(None, SMALL, estimator.mean, estimator.posterior, None), belief)(obs)
+    )(belief)
     np.testing.assert_allclose(mean, q(theta), rtol=1e-10)
     np.testing.assert_allclose(deviation**2, np.einsum("nea,nm,mea->ea", g, P, g), rtol=1e-6)
 
@@ -272,21 +272,21 @@ def test_wilson(won: int, trials: int) -> None:
     np.testing.assert_allclose([low[0], high[0]], [expected.low, expected.high], rtol=1e-9, atol=1e-12)
 
 
-def play_grid(axes: dict[str, Any], episodes: int, world: World | None = None, **options: Any) -> Any:
-    network = QNetwork((4, 1, 2), "tanh", (1.0,) * 4)
-    world = world or cartpole(horizon=60)
-    cells = grid_cells(world, {n: np.array(v) for n, v in axes.items()})
-    returns = cell_player(world, network_policy(network, "mean"), episodes)(GOOD[None], cells, 0.5, **options)
+def play_grid(axes: dict[str, Any], episodes: int, env: Environment | None = None, **options: Any) -> Any:
+    network = MLP((4, 1, 2), "tanh", (1.0,) * 4)
+    env = env or cartpole(horizon=60)
+    cells = grid_cells(env, {n: np.array(v) for n, v in axes.items()})
+    returns = cell_player(env, weights_policy(network, CHOICES, "mean"), episodes)(GOOD[None], cells, 0.5, **options)
     return GridReturns(returns[:-1], returns[-1])
 
 
 def test_same_random_numbers_in_every_cell() -> None:
-    world = cartpole(horizon=60)
+    env = cartpole(horizon=60)
 
     def weightless(key: jax.Array, state: Any, action: jax.Array, params: Any) -> Any:
-        return world.step(key, state, action, dataclasses.replace(params, gravity=9.8))
+        return env.step(key, state, action, dataclasses.replace(params, gravity=9.8))
 
-    played = play_grid({"gravity": [1.0, 9.8, 20.0]}, 30, world._replace(step=weightless))
+    played = play_grid({"gravity": [1.0, 9.8, 20.0]}, 30, env._replace(step=weightless))
     assert played.cells.shape == (3, 30)
     assert len(set(played.cells[0])) > 5
     for cell in played.cells:
@@ -333,7 +333,7 @@ def test_linear_policy_on_the_papers_grid(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def two_seeds(seeds: Path) -> tuple[Any, dict[int, Any]]:
     """An evaluation of both seeds, and each run's own `evaluation.json`."""
-    result = evaluate(seeds, "pole_length=0.5:1.5:3,cart_mass=1.5:7:2", episodes=40)
+    result = evaluate(seeds, "pole_length=0.5:1.5:3,cart_mass=1.5:7:2", episodes=40, save=True)
     written = [json.loads((seeds / f"seed-{s}" / result.file).read_text()) for s in (0, 1)]
     return result, dict(enumerate(written))
 
@@ -355,7 +355,7 @@ def test_scores_of_seeds_agree(two_seeds: tuple[Any, dict[int, Any]]) -> None:
     assert bad.overall.success == 0
     # Two seeds of which one is good and one is bad differ more than the episodes of either.
     assert np.min(result.std_return) > max(np.max(good.std_return), np.max(bad.std_return))
-    assert written[0]["per_seed"] == [dataclasses.asdict(good)]
+    assert written[0]["per_seed"] == result.to_dict()["per_seed"][:1]
 
 
 def test_intervals_hold_the_successes(two_seeds: tuple[Any, dict[int, Any]]) -> None:
@@ -372,8 +372,8 @@ def test_each_run_keeps_its_own(two_seeds: tuple[Any, dict[int, Any]]) -> None:
     result, written = two_seeds
     for seed, found in written.items():
         one = result.per_seed[seed]
-        assert found["mean_return"] == one.mean_return
-        assert found["success"] == one.success
+        assert found["mean_return"] == one.mean_return.tolist()
+        assert found["success"] == one.success.tolist()
         assert found["overall"] == dataclasses.asdict(one.overall)
         assert set(found) == set(result.to_dict())
 
@@ -394,8 +394,8 @@ def test_object_has_the_promised_keys(two_seeds: tuple[Any, dict[int, Any]]) -> 
 
 def test_nominal_is_the_nominal_cell(seeds: Path) -> None:
     result = evaluate(seeds / "seed-0", "pole_length=0.5,cart_mass=1.5:7:2", episodes=20, epsilon=0.6, keep="best")
-    assert result.mean_return[0][0] == result.nominal.mean_return
-    assert result.success[0][0] == result.nominal.success
+    assert result.mean_return[0, 0] == result.nominal.mean_return
+    assert result.success[0, 0] == result.nominal.success
     assert 0 < result.nominal.success < 1
 
 
@@ -486,7 +486,7 @@ def test_seeds_are_found_in_order(tmp_path: Path) -> None:
 
 
 def test_summary_of_known_returns() -> None:
-    world = cartpole()
+    env = cartpole()
     cells = np.array([[200.0, 195.0, 196.0, 0.0], [10.0, 20.0, 30.0, 40.0]])
 
     class Returns:
@@ -494,11 +494,11 @@ def test_summary_of_known_returns() -> None:
             self.cells, self.nominal = cells + shift, np.array([200.0, 100.0]) + shift
 
     axes = {"cart_mass": np.array([1.0, 2.0])}
-    result = summarise("ddqn", world, axes, {5: Returns(0.0), 7: Returns(-1.0)}, 0.1, "mean", 1, 0.0, "last")
-    assert result.per_seed[0].success == [0.5, 0.0]  # above 195, not at it
-    assert result.per_seed[1].success == [0.25, 0.0]
-    assert result.success == [0.375, 0.0]
-    assert result.mean_return == [147.25, 24.5]
+    result = summarise("ddqn", env, axes, {5: Returns(0.0), 7: Returns(-1.0)}, 0.1, "mean", 1, 0.0, "last")
+    assert result.per_seed[0].success.tolist() == [0.5, 0.0]  # above 195, not at it
+    assert result.per_seed[1].success.tolist() == [0.25, 0.0]
+    assert result.success.tolist() == [0.375, 0.0]
+    assert result.mean_return.tolist() == [147.25, 24.5]
     assert result.nominal == type(result.nominal)(149.5, 0.5)
     assert (result.episodes, result.keep) == (4, "last")
     np.testing.assert_allclose(result.std_return, np.hstack([cells, cells - 1]).std(axis=1))
@@ -509,7 +509,7 @@ def test_summary_of_known_returns() -> None:
 def unplayed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Evaluations in which nothing is played: all returns are 0."""
 
-    def player(world: World, policy_of: Any, episodes: int) -> Any:
+    def player(env: Environment, policy_of: Any, episodes: int) -> Any:
         return lambda weights, cells, *_: np.zeros((len(next(iter(cells.values()))), episodes))
 
     monkeypatch.setattr(evaluation, "cell_player", player)
@@ -520,7 +520,9 @@ def test_the_grid_is_the_runs_own_box_by_default(unplayed, tmp_path: Path) -> No
     assert list(own.grid) == ["gravity", "pole_length"]
     np.testing.assert_allclose(own.grid["gravity"], np.linspace(8, 12, 7))
     run = write_run(tmp_path / "run")
-    assert evaluate(run, episodes=2).grid == evaluate(run, PAPER_GRID, episodes=2).grid
+    papers = evaluate(run, PAPER_GRID, episodes=2)
+    for name, values in evaluate(run, episodes=2).grid.items():
+        np.testing.assert_array_equal(values, papers.grid[name])
 
 
 KEPT: dict[str, dict[str, Any]] = {
@@ -534,7 +536,7 @@ KEPT: dict[str, dict[str, Any]] = {
 
 def test_answers_to_other_questions_are_kept(unplayed, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", "deep_rok")
-    names = [evaluate(run, **options).file for options in KEPT.values()]
+    names = [evaluate(run, **options, save=True).file for options in KEPT.values()]
     assert names == list(KEPT)
     for name, options in KEPT.items():
         found = json.loads((run / name).read_text())
@@ -571,11 +573,15 @@ def test_wide_maps_fit_the_terminal() -> None:
         lines = printed(result, width)
         assert max(map(len, lines)) <= width
         rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if line.startswith("│")]
-        for i, length in enumerate(result.grid["pole_length"]):
-            band = [row[1:] for row in rows if row[0] == f"{length:.3g}"]
-            assert [int(cell) for part in band for cell in part] == [100 * share for share in result.success[i]]
+        # As in a figure: the first parameter goes to the right, the second one up.
+        for j, mass in enumerate(result.grid["cart_mass"]):
+            band = [row[1:] for row in rows if row[0] == f"{mass:.3g}"]
+            assert [int(cell) for part in band for cell in part] == [100 * share for share in result.success[:, j]]
+        sides = [row[0] for row in rows]
+        assert sides[: len(result.grid["cart_mass"])] == [f"{mass:.3g}" for mass in result.grid["cart_mass"][::-1]]
         heads = [word for line in lines if line.startswith("┃") for word in line.split("┃")[2:-1]]
-        assert [head.strip() for head in heads] == [f"{mass:.3g}" for mass in result.grid["cart_mass"]]
+        assert [head.strip() for head in heads] == [f"{length:.3g}" for length in result.grid["pole_length"]]
+        assert "success in %, pole_length → × cart_mass ↑" in lines
     assert sum("┏" in line for line in printed(result, 160)) == 1
 
 
@@ -602,23 +608,100 @@ def test_one_seed_needs_no_line() -> None:
     assert not [line for line in printed(some_evaluation([0.5], cart_mass=4)) if line.startswith("seed")]
 
 
-@pytest.mark.parametrize("axes", [{"pole_length": 3, "cart_mass": 4}, {"cart_mass": 5}, {"gravity": 2, "force": 1}])
-def test_drawings(tmp_path: Path, axes: dict[str, int]) -> None:
-    draw_evaluation(some_evaluation([0.5], **axes), cartpole(), tmp_path / "map.png")
-    assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
+ARGUMENTS: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "run": (3, {}, "run is 3; it must be a run or its path, or a list of them"),
+    "runs": (["x", 3], {}, r"run is \['x', 3\]; it must be"),
+    "no run": ([], {}, "run is an empty list"),
+    "grid": (None, {"grid": 3}, "grid is 3; it must be text"),
+    "values": (None, {"grid": {"force": [2.0, 1.0]}}, "each must be above the last"),
+}
 
 
-def test_the_nominal_model_is_marked_where_it_is_drawn() -> None:
-    for low, marks in ((0.2, 1), (0.6, 0)):
-        grid = {"pole_length": [low, 1.4], "cart_mass": [1.0, 2.0]}
-        figure = success_maps({"deep_rok": np.ones((2, 2))}, grid, cartpole(), first_letter=None)
-        assert figure.axes[0].get_title() == "Deep-RoK: 100 %"
-        found = [line.get_xydata().tolist() for line in figure.axes[0].lines]
-        assert found == [[[0.5, 1.5]]] * marks
-
-
-@pytest.mark.parametrize(("arguments", "said"), [((3,), "folder is 3"), ((".", {"force": [1.0]}), "grid is .*force")])
-def test_arguments_of_other_types_are_named(tmp_path: Path, arguments: tuple[Any, ...], said: str) -> None:
-    folder, *rest = arguments
+@pytest.mark.parametrize(("run", "options", "said"), ARGUMENTS.values(), ids=ARGUMENTS)
+def test_arguments_of_other_types_are_named(tmp_path: Path, run: Any, options: dict[str, Any], said: str) -> None:
     with pytest.raises(DeeprokError, match=said):
-        evaluate(write_run(tmp_path / "run") if rest else folder, *rest)
+        evaluate(write_run(tmp_path / "run") if run is None else run, **options)
+
+
+# --- the result ---------------------------------------------------------------------------------------------------
+
+
+def same(a: Evaluation, b: Evaluation) -> None:
+    assert json.dumps(a.to_dict()) == json.dumps(b.to_dict())
+
+
+def test_nothing_is_written_unless_asked_for(unplayed, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    result = evaluate(run, episodes=2, keep="last")
+    assert read(run) is read(run, "last") is None
+    evaluate(run, keep="last", save=True)
+    found = read(run, "last")
+    assert found
+    assert (found.keep, found.episodes, result.keep) == ("last", 500, "last")
+
+
+def test_json_comes_back(two_seeds: tuple[Any, dict[int, Any]]) -> None:
+    result, written = two_seeds
+    again = Evaluation.from_dict(json.loads(json.dumps(result.to_dict())))
+    same(again, result)
+    assert isinstance(again.per_seed[1].success, np.ndarray)
+    # Both seeds' own files are what was computed of them together.
+    same(merge([Evaluation.from_dict(found) for found in written.values()]), result)
+
+
+def test_seeds_with_other_options_are_not_merged(two_seeds: tuple[Any, dict[int, Any]]) -> None:
+    one = two_seeds[0]
+    with pytest.raises(DeeprokError, match="evaluated with different options"):
+        merge([one, dataclasses.replace(one, grid={"force": np.ones(2)})])
+
+
+def test_files_of_older_versions_are_read(two_seeds: tuple[Any, dict[int, Any]]) -> None:
+    old = two_seeds[0].to_dict()
+    del old["parameters"]
+    assert Evaluation.from_dict(old).parameters == {}
+    assert Evaluation.from_dict(old).plot().axes[0].get_xlabel() == "pole length"
+
+
+DAMAGED: dict[str, dict[str, Any]] = {
+    "grid": {"grid": {}},
+    "axis": {"grid": {"pole_length": 3, "cart_mass": [1.0, 2.0]}},
+    "cells": {"success": [0.0, 1.0]},
+    "score": {"overall": {"mean_return": 1.0}},
+    "more than a score": {"overall": {"mean_return": 1.0, "success": 0.5, "x": 1}},
+    "seeds": {"per_seed": []},
+    "seed": {"per_seed": [3]},
+    "parameters": {"parameters": {"force": 3}},
+    "policy": {"policy": None},
+}
+
+
+@pytest.mark.parametrize("changes", DAMAGED.values(), ids=DAMAGED)
+def test_damaged_files(two_seeds: tuple[Any, dict[int, Any]], changes: dict[str, Any]) -> None:
+    with pytest.raises(DeeprokError, match="the evaluation is damaged"):
+        Evaluation.from_dict(two_seeds[0].to_dict() | changes)
+
+
+def test_columns_have_a_row_for_each_cell(two_seeds: tuple[Any, dict[int, Any]]) -> None:
+    result = two_seeds[0]
+    columns = result.columns()
+    assert set(columns) == {
+        *("pole_length", "cart_mass", "mean_return", "std_return", "success", "success_low", "success_high")
+    }
+    for row in range(6):
+        i, j = divmod(row, 2)
+        assert columns["pole_length"][row] == result.grid["pole_length"][i]
+        assert columns["cart_mass"][row] == result.grid["cart_mass"][j]
+        assert columns["success"][row] == result.success[i, j]
+
+
+def test_grids_that_differ_between_their_ends_have_files_of_their_own() -> None:
+    box = {"force": (1.0, 3.0)}
+    files = {file_name({"force": np.array([1.0, x, 3.0])}, box, {}) for x in (1.5, 2.0, 2.5)}
+    assert len(files) == 3
+    assert "evaluation-force=1-3-3.json" in files
+
+
+def test_two_runs_of_a_seed(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    with pytest.raises(DeeprokError, match="several of the runs have seed 0"):
+        evaluate([run, run])

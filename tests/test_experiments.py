@@ -21,21 +21,32 @@ from rich.console import Console
 
 from deeprok.core.errors import DeeprokError
 from deeprok.environments import CartPole, cartpole, with_model
-from deeprok.evaluation.grid import PAPER_GRID, cell_player, evaluate, grid_cells
+from deeprok.evaluation.grid import evaluate
+from deeprok.evaluation.play import cell_player, grid_cells
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config, make_config
 from deeprok.uncertainty.models import parse_grid
 from studies import engine, exam, figures, kalman, paper, plan, references, sb3, table1
-from studies.exam import CONDITIONS, Exam, Snapshots, make_examiner
+from studies.engine import Options, Study, run_study
+from studies.exam import CONDITIONS, PAPER_GRID, Exam, Snapshots, make_examiner
 from studies.results import improvement, summarise
-from studies.statistics import episodes_to, estimate, iqm, probability_of_improvement, ratio_of_iqms
+from studies.statistics import (
+    episodes_to,
+    estimate,
+    exam_noise,
+    fisher,
+    iqm,
+    probability_of_improvement,
+    ratio_of_iqms,
+)
+from studies.tables import wrapped
 
 SMALL: dict[str, Any] = dict(
     hidden=(4,), episodes=4, horizon=30, chunk_steps=100, trial_models=2, trial_every=1, warm_up=20, snapshot_every=2
 )
 SOME = {name: CONDITIONS[name] for name in ("between", "heavy_pole", "delay")}
-WORLD = cartpole()
-AXES = parse_grid(PAPER_GRID, WORLD.nominal)
+ENV = cartpole()
+AXES = parse_grid(PAPER_GRID, ENV.nominal)
 
 
 def small(algorithm: str, preset: str = "tuned", **changes: Any) -> Config:
@@ -48,21 +59,13 @@ def reproduce(out: Path, seeds: int, draw: bool = True) -> tuple[dict[str, Any],
         patch.setattr(plan, "make_config", small)
         # The corners of the square are enough, and so is a rough regulator.
         patch.setattr(plan, "PAPER_AGENTS", plan.SQUARE)
-        patch.setattr(figures, "_PAPER_AGENTS", ("dqn", "rtd_dqn", "deep_rok"))
+        patch.setattr(figures, "PAPER_AGENTS", ("dqn", "rtd_dqn", "deep_rok"))
         patch.setattr(references, "lqr_gain", functools.partial(references.lqr_gain, sweeps=50))
-        if not draw:
-            patch.setattr(figures, "of_results", lambda found: {})
-        for module in (exam, paper):  # each disturbance is a program to compile
-            patch.setattr(module, "CONDITIONS", SOME)
+        patch.setattr(exam, "CONDITIONS", SOME)  # each disturbance is a program to compile
         patch.setattr(engine, "search_linear", lambda *_: np.array([0.0217, 0.0464, 1.0, 0.1881]))
-        found = paper.reproduce(
-            seeds=seeds,
-            out=out,
-            episodes=10,
-            processes=1,
-            console=Console(file=io.StringIO()),
-            results=Console(file=written, width=160),
-        )
+        study = paper.STUDY if draw else paper.STUDY._replace(figures=lambda found: {})
+        options = Options(seeds=seeds, out=out, episodes=10, jobs=1)
+        found = run_study(study, options, Console(file=io.StringIO()), Console(file=written, width=160))
     return found, written.getvalue()
 
 
@@ -128,7 +131,7 @@ def test_seeds_add_up_and_nothing_is_done_twice(reproduced: Reproduced) -> None:
 def test_scores_are_those_of_the_runs(reproduced: Reproduced) -> None:
     found = reproduced.second["agents"]["deep_rok"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("deeprok.runs.settings.Config.make_world", lambda self: WORLD)
+        patch.setattr("deeprok.runs.settings.Config.make_env", lambda self: ENV)
         again = evaluate(reproduced.out / "tuned" / "deep_rok", PAPER_GRID, episodes=10, keep="last")
     assert [seed.overall.mean_return for seed in again.per_seed] == pytest.approx(found["per_seed"]["return"])
     np.testing.assert_allclose(again.success, found["cell_success"])
@@ -160,30 +163,50 @@ def test_runs_of_other_settings_are_refused(tmp_path: Path) -> None:
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "seeds": ({"seeds": 0}, "seeds is 0; it must be at least 1"),
     "episodes": ({"episodes": 0}, "episodes is 0; it must be at least 1"),
-    "jobs": ({"processes": 0}, "jobs is 0; it must be at least 1"),
+    "jobs": ({"jobs": 0}, "jobs is 0; it must be at least 1"),
     "nothing to resume": ({"resume": True}, "there is nothing to go on with in .*out; leave out --resume"),
 }
 
 
-@pytest.mark.parametrize("study", [paper.reproduce, kalman.study_filters, table1.study_systems])
-def test_a_second_study_in_a_folder_is_refused(tmp_path: Path, study: Any) -> None:
+STUDIES = pytest.mark.parametrize("study", [paper.STUDY, kalman.STUDY, table1.STUDY], ids=lambda study: study.name)
+
+
+@STUDIES
+def test_a_second_study_in_a_folder_is_refused(tmp_path: Path, study: Study) -> None:
     with runs.hold([tmp_path]), pytest.raises(DeeprokError, match=f"in use by process {os.getpid()}"):
-        study(out=tmp_path, console=Console(file=io.StringIO()))
+        run_study(study, Options(out=tmp_path), Console(file=io.StringIO()))
     assert [path.name for path in tmp_path.iterdir()] == [runs.LOCK]
 
 
 @pytest.mark.parametrize(("options", "message"), BAD.values(), ids=BAD)
 def test_bad_options_are_named(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(DeeprokError, match=message):
-        paper.reproduce(**options, out=tmp_path / "out")
+        run_study(paper.STUDY, Options(**options, out=tmp_path / "out"))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("options", [{"full": True}, {"preset": "paper"}], ids=str)
+def test_only_the_paper_has_presets(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(DeeprokError, match="study is kalman, which takes neither --full nor --preset paper"):
+        run_study(kalman.STUDY, Options(**options, out=tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+@STUDIES
+def test_stored_numbers_give_the_stored_page(tmp_path: Path, study: Study) -> None:
+    docs = Path(__file__).parent.parent / "docs"
+    stored = docs / study.name / f"{study.name}.json"
+    (tmp_path / study.name).mkdir()
+    (tmp_path / study.name / stored.name).write_bytes(stored.read_bytes())
+    engine.write_page(study._replace(figures=lambda found: {}), tmp_path)
+    assert (tmp_path / f"{study.name}.md").read_text() == (docs / f"{study.name}.md").read_text()
 
 
 # The plan.
 
 
-def studies() -> list[plan.Study]:
-    return paper._studies(seeds=20, preset="tuned", full=True, episodes=500)
+def studies() -> list[plan.Comparison]:
+    return paper.comparisons(seeds=20, preset="tuned", full=True, episodes=500)
 
 
 def test_full_plan() -> None:
@@ -216,15 +239,16 @@ def test_every_row_has_a_folder_and_settings_of_its_own() -> None:
                 assert rows[owner].config(3) == row.config(3)
 
 
-def test_the_square_differs_by_label_and_estimator_alone() -> None:
+def test_the_square_differs_by_target_and_estimator_alone() -> None:
     for preset in ("tuned", "paper"):
         configs = [make_config(name, preset) for name in plan.SQUARE]
-        shared = [{k: v for k, v in vars(c).items() if k not in ("algorithm", "estimator")} for c in configs]
+        shared = [{k: v for k, v in vars(c).items() if k not in ("algorithm", "estimator", "target")} for c in configs]
         assert all(settings == shared[0] for settings in shared)
-        assert {(c.row.robust, c.row.estimator) for c in configs} == {
+        assert len({c.target.target_period for c in configs}) == 1
+        assert {(c.robust, c.row.estimator) for c in configs} == {
             (robust, estimator) for robust in (False, True) for estimator in ("gradient", "kalman")
         }
-        assert not any(c.double for c in configs)
+        assert not any(c.target.double for c in configs)
 
 
 def test_corners_are_tuned_with_the_same_budget() -> None:
@@ -235,7 +259,7 @@ def test_corners_are_tuned_with_the_same_budget() -> None:
 def test_ablations_change_one_choice() -> None:
     study = plan.ablation(10, 500)
     for row in study.rows:
-        base, changed = vars(make_config(row.algorithm, "paper")), vars(row.config(0))
+        base, changed = make_config(row.algorithm, "paper").flat(), row.config(0).flat()
         assert {name for name in base if base[name] != changed[name]} <= set(row.changes)
     for algorithm in plan.ABLATED:
         assert sum(row.algorithm == algorithm for row in study.rows) > 5
@@ -285,6 +309,30 @@ def test_estimates() -> None:
     assert ratio.interval == pytest.approx((0.25, 0.75), abs=0.1)
     better = estimate(probability_of_improvement, [3.0, 4.0], [1.0, 2.0])
     assert better == (1.0, (1.0, 1.0))
+
+
+def test_fisher_by_hand() -> None:
+    # Of 3 + 3 seeds 3 fail, all of one agent: 1 of the 20 ways to place them, and its mirror image.
+    assert fisher([0.1, 0.2, 0.3], [0.95, 0.96, 0.97], 0.9) == pytest.approx(2 / 20)
+    assert fisher([0.1, 0.95], [0.95, 0.1], 0.9) == pytest.approx(1)
+    assert fisher([0.9], [0.9], 0.9) == pytest.approx(1)  # at the threshold is not below it
+
+
+def test_exam_noise_is_that_of_binomial_cells() -> None:
+    rng = np.random.default_rng(0)
+    cells = np.array([[0.5, 0.9], [1.0, 0.0]])
+    played = rng.binomial(20, cells, (20_000, 2, 2)).mean(axis=(1, 2)) / 20
+    assert exam_noise(cells.tolist(), 20) == pytest.approx(played.std(), rel=0.02)
+
+
+def test_pages_are_wrapped_but_for_tables_and_code() -> None:
+    table, code = "| " + "x " * 30 + "|", "word " * 10 + "word"
+    page = f"# Title\n\none two\nthree four five\n\n- six seven\n  eight nine\n- ten\n\n{table}\n\n```sh\n{code}\n```\n"
+    lines = wrapped(page, width=13).splitlines()
+    assert lines[2:4] == ["one two three", "four five"]
+    assert lines[5:8] == ["- six seven", "  eight nine", "- ten"]
+    assert {table, code} <= set(lines)
+    assert wrapped(page, 200).split() == page.split()
 
 
 def scores(success: float, returns: list[list[float]], curve: list[float]) -> dict[str, Any]:
@@ -348,7 +396,7 @@ def matrices(length: float, cart: float) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(("length", "cart"), CELLS)
 def test_linearisation_and_regulator(x64: None, length: float, cart: float) -> None:
     params = with_model(CartPole(), {"pole_length": length, "cart_mass": cart})
-    linear = jax.jit(functools.partial(references.linearise, WORLD))(params)
+    linear = jax.jit(functools.partial(references.linearise, ENV))(params)
     A, B = matrices(length, cart)
     np.testing.assert_allclose(linear.A, A, atol=1e-6)
     np.testing.assert_allclose(linear.B, B, rtol=1e-6)
@@ -362,8 +410,8 @@ def test_linearisation_and_regulator(x64: None, length: float, cart: float) -> N
 
 def play(gain: Any, designed: bool, epsilon: float, episodes: int = 40) -> np.ndarray:
     controller = references.Controller(gain=jnp.asarray(gain, float), designed=jnp.asarray(designed))
-    player = cell_player(WORLD, references.make_linear_policy(WORLD), episodes)
-    return player(controller, grid_cells(WORLD, AXES), epsilon)
+    player = cell_player(ENV, references.make_linear_policy(ENV), episodes)
+    return player(controller, grid_cells(ENV, AXES), epsilon)
 
 
 def test_the_ceiling() -> None:
@@ -376,14 +424,14 @@ def test_the_ceiling() -> None:
 
 
 def test_search_finds_a_good_linear_policy() -> None:
-    gain = references.search_linear(WORLD, AXES, 0.1, population=32, rounds=8, episodes=2)
+    gain = references.search_linear(ENV, AXES, 0.1, population=32, rounds=8, episodes=2)
     assert np.linalg.norm(gain) == pytest.approx(1)
     assert (play(gain, False, 0.1) > 195).mean() > 0.9
 
 
 def test_exam_asks_what_it_says() -> None:
     gain = np.array([0.0217, 0.0464, 1.0, 0.1881], np.float32)
-    examine = make_examiner(WORLD, lambda gain, _: lambda obs: (obs @ gain > 0).astype(jnp.int32), Exam(*[10] * 4))
+    examine = make_examiner(ENV, lambda gain, _: lambda obs: (obs @ gain > 0).astype(jnp.int32), Exam(*[10] * 4))
     found = examine(gain, Snapshots([20, 40], [0 * gain, gain]))
     assert 0.9 < found["success"] < 1
     assert found["success"] == pytest.approx(np.mean(found["cell_success"]))
@@ -405,19 +453,19 @@ def test_exam_asks_what_it_says() -> None:
 
 
 def test_conditions_leave_the_grid() -> None:
-    on_grid = {tuple(cell) for cell in np.array(list(grid_cells(WORLD, AXES).values())).T.round(6)}
+    on_grid = {tuple(cell) for cell in np.array(list(grid_cells(ENV, AXES).values())).T.round(6)}
     for name in ("between", "outside"):
-        cells = grid_cells(WORLD, parse_grid(CONDITIONS[name].grid, WORLD.nominal))
+        cells = grid_cells(ENV, parse_grid(CONDITIONS[name].grid, ENV.nominal))
         assert not {tuple(cell) for cell in np.array(list(cells.values())).T[:-1].round(6)} & on_grid
-    assert float(CONDITIONS["heavy_pole"].change(WORLD).nominal.pole_mass) == pytest.approx(0.5)
+    assert float(CONDITIONS["heavy_pole"].change(ENV).nominal.pole_mass) == pytest.approx(0.5)
 
 
-# stable-baselines3's world.
+# stable-baselines3's environment.
 
 
 @pytest.mark.parametrize("sampled", [False, True])
-def test_its_environment_is_our_world(sampled: bool) -> None:
-    environment = sb3.make_environment(WORLD, sampled, seed=3)
+def test_its_environment_is_our_env(sampled: bool) -> None:
+    environment = sb3.make_environment(ENV, sampled, seed=3)
     drawn = set()
     for episode in range(5):
         obs, _ = environment.reset(seed=episode)
@@ -426,7 +474,7 @@ def test_its_environment_is_our_world(sampled: bool) -> None:
         params = with_model(CartPole(), {"pole_length": inner.length, "cart_mass": inner.masscart})
         earned, ended, state = 0.0, False, jnp.asarray(obs)
         while not ended:
-            expected = WORLD.step(jax.random.key(0), state, jnp.int32(episode % 2), params)
+            expected = ENV.step(jax.random.key(0), state, jnp.int32(episode % 2), params)
             obs, reward, terminated, truncated, _ = environment.step(episode % 2)
             np.testing.assert_allclose(obs, expected.obs, atol=1e-5)
             assert (reward, terminated) == (float(expected.reward), bool(expected.terminated))
@@ -443,5 +491,5 @@ def test_its_environment_is_our_world(sampled: bool) -> None:
 def test_without_the_extra_full_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "stable_baselines3", None)
     with pytest.raises(DeeprokError, match=r"stable_baselines3 is not installed.*pip install 'deeprok\[bench\]'"):
-        paper.reproduce(out=tmp_path / "out", full=True)
+        run_study(paper.STUDY, Options(out=tmp_path / "out", full=True))
     assert not (tmp_path / "out").exists()

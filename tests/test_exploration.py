@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from deeprok.agents.exploration import epsilon_greedy, linear_epsilon
+from deeprok.agents.exploration import linear_epsilon
+from deeprok.environments import Choices
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,9 @@ def test_no_fall_is_the_end_at_once() -> None:
     np.testing.assert_allclose(linear_epsilon(jnp.arange(3), 1.0, 0.1, 0), 0.1, rtol=1e-6)
 
 
+ACTIONS = Choices(("a", "b", "c"))
+
+
 @pytest.mark.parametrize(
     ("draw", "epsilon", "action"),
     [
@@ -36,10 +40,10 @@ def test_no_fall_is_the_end_at_once() -> None:
     ],
 )
 def test_known_choices(draw: list[float], epsilon: float, action: int) -> None:
-    assert epsilon_greedy(jnp.array(draw), epsilon, jnp.int32(1), 3) == action
+    assert ACTIONS.explore(jnp.array(draw), epsilon, jnp.int32(1)) == action
 
 
 def test_frequencies() -> None:
     draws = jax.random.uniform(jax.random.key(0), (60_000, 2))
-    actions = np.asarray(jax.vmap(lambda draw: epsilon_greedy(draw, 0.3, jnp.int32(1), 3))(draws))
+    actions = np.asarray(jax.vmap(lambda draw: ACTIONS.explore(draw, 0.3, jnp.int32(1)))(draws))
     np.testing.assert_allclose(np.bincount(actions) / len(actions), [0.1, 0.8, 0.1], atol=0.006)

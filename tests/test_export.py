@@ -13,12 +13,13 @@ import oracles
 import pytest
 from test_evaluation import GOOD, LEFT, write_run
 
-from deeprok.agents.network import ACTIVATIONS, QNetwork
+from deeprok.agents.network import ACTIVATIONS, MLP
 from deeprok.cli.main import main
 from deeprok.core.errors import DeeprokError
 from deeprok.environments import cartpole
 from deeprok.evaluation import export
 from deeprok.evaluation.export import FORMATS, export_policy, json_q_values, read_policy
+from deeprok.evaluation.trained import load
 
 SCALE = (0.5, 0.5, 5.0, 0.5)
 
@@ -47,8 +48,8 @@ def states(count: int = 10_000) -> np.ndarray:
     return (np.random.default_rng(1).normal(size=(count, 4)) * [1, 1, 0.1, 1]).astype(np.float32)
 
 
-def make(activation: str = "tanh") -> tuple[QNetwork, np.ndarray]:
-    network = QNetwork((4, 6, 5, 2), activation, SCALE)
+def make(activation: str = "tanh") -> tuple[MLP, np.ndarray]:
+    network = MLP((4, 6, 5, 2), activation, SCALE)
     theta = np.array(network.init(jax.random.key(3)))
     theta += 0.1 * np.random.default_rng(0).normal(size=theta.shape).astype(np.float32)  # biases too
     q = np.asarray(network.apply(jnp.asarray(theta), jnp.asarray(states())))
@@ -76,7 +77,7 @@ def test_json_describes_itself(tmp_path: Path) -> None:
     network, theta = make("elu")
     export_policy(network, theta, cartpole(), "json", tmp_path / "policy.json")
     policy = json.loads((tmp_path / "policy.json").read_text())
-    assert (policy["world"], policy["actions"]) == ("cartpole", ["left", "right"])
+    assert (policy["env"], policy["actions"]) == ("cartpole", ["left", "right"])
     assert (policy["activation"], policy["input_scale"]) == ("elu", list(SCALE))
     assert [np.shape(layer["weights"]) for layer in policy["layers"]] == [(6, 4), (5, 6), (2, 5)]
     assert sum(np.size(layer["weights"]) + np.size(layer["bias"]) for layer in policy["layers"]) == len(theta)
@@ -92,6 +93,24 @@ def test_read_back(tmp_path: Path) -> None:
         json_q_values(policy, 1e6 * obs)
     with pytest.raises(DeeprokError, match=r"obs has shape \(100, 3\); the policy takes \[E, 4\]"):
         json_q_values(policy, obs[:, :3])
+
+
+def test_files_of_older_versions_name_their_environment_otherwise(tmp_path: Path) -> None:
+    path = tmp_path / "policy.json"
+    export_policy(*make(), cartpole(), "json", path)
+    policy = json.loads(path.read_text())
+    assert read_policy(path) == policy
+    path.write_text(json.dumps({"world" if name == "env" else name: value for name, value in policy.items()}))
+    assert read_policy(path) == policy
+
+
+def test_other_networks_are_refused(tmp_path: Path) -> None:
+    class Recurrent:
+        pass
+
+    with pytest.raises(DeeprokError, match="the network is a Recurrent; only the built-in multilayer perceptron can"):
+        export_policy(Recurrent(), make()[1], cartpole(), "json", tmp_path / "policy.json")
+    assert list(tmp_path.iterdir()) == []
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
@@ -172,3 +191,20 @@ def test_onnx_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert str(out) in capsys.readouterr().out
     expected = (states() @ GOOD[:4] > 0).astype(int)
     assert np.mean(read_onnx(out, states()) == expected) > 0.999
+
+
+def test_the_ending_says_the_format(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "seed-0")
+    better = write_run(tmp_path / "runs" / "seed-1", seed=1)
+    assert export.export(tmp_path / "runs", tmp_path / "policy.json") == better
+    np.testing.assert_array_equal(weights(tmp_path / "policy.json").astype(np.float32), GOOD)
+    assert export.export(load(better, keep="last"), tmp_path / "as-loaded", format="json") == better
+    np.testing.assert_array_equal(weights(tmp_path / "as-loaded").astype(np.float32), LEFT)
+    export.export(load(better, keep="last"), tmp_path / "best.json", keep="best")
+    np.testing.assert_array_equal(weights(tmp_path / "best.json").astype(np.float32), GOOD)
+    export.export(better, tmp_path / "policy.onnx")
+    assert read_onnx(tmp_path / "policy.onnx", states(7)).shape == (7,)
+    for out, kind, said in (("policy.bin", None, "neither .json nor .onnx"), ("policy", "torch", "unknown format")):
+        with pytest.raises(DeeprokError, match=said):
+            export.export(better, tmp_path / out, kind)
+    assert not (tmp_path / "policy.bin").exists()

@@ -12,7 +12,7 @@ from deeprok.environments.ferry import exact_robust_q, ferry
 KEY = jax.random.key(0)
 UPSTREAM, ACROSS, DOWNSTREAM = range(3)
 DISCOUNT = 0.95
-WORLD = ferry()
+ENV = ferry()
 
 
 def river(row: int, place: int, action: int, current: int) -> tuple[float, tuple[int, int] | None]:
@@ -47,17 +47,17 @@ def models(*currents: float) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def robust():
-    return exact_robust_q(WORLD, models(0, 1, 2), DISCOUNT)
+    return exact_robust_q(ENV, models(0, 1, 2), DISCOUNT)
 
 
 @pytest.fixture(scope="module")
 def nominal():
-    return exact_robust_q(WORLD, models(1), DISCOUNT)
+    return exact_robust_q(ENV, models(1), DISCOUNT)
 
 
 @pytest.fixture(scope="module")
 def fast():
-    return exact_robust_q(WORLD, models(2), DISCOUNT)
+    return exact_robust_q(ENV, models(2), DISCOUNT)
 
 
 def at(table: np.ndarray, row: int, place: int) -> np.ndarray:
@@ -66,7 +66,7 @@ def at(table: np.ndarray, row: int, place: int) -> np.ndarray:
 
 @pytest.mark.parametrize("currents", [(1,), (0, 1, 2), (2, 1), (0, 3), (-2, 0, 1)])
 def test_exact_q_is_that_of_games_played_out(currents: tuple[int, ...]) -> None:
-    found = exact_robust_q(WORLD, models(*currents), DISCOUNT)
+    found = exact_robust_q(ENV, models(*currents), DISCOUNT)
     np.testing.assert_allclose(found.q, play_out(currents, 600), rtol=0, atol=1e-11)
 
 
@@ -100,10 +100,10 @@ def test_robust_and_nominal_policies_differ(robust, nominal) -> None:
 
 
 def passage(policy: np.ndarray, place: int, current: float) -> tuple[float, float]:
-    """Return and discounted return of a policy on one river, through the world's own steps."""
-    params = with_model(WORLD.nominal, {"current": jnp.float32(current)})
+    """Return and discounted return of a policy on one river, through the environment's own steps."""
+    params = with_model(ENV.nominal, {"current": jnp.float32(current)})
     state, total, discounted = jnp.array([0, place]), 0.0, 0.0
-    for t in range(WORLD.horizon):
+    for t in range(ENV.horizon):
         outcome = step(state, jnp.int32(policy[int(state[0]) * 7 + int(state[1])]), params)
         total += float(outcome.reward)
         discounted += DISCOUNT**t * float(outcome.reward)
@@ -115,7 +115,7 @@ def passage(policy: np.ndarray, place: int, current: float) -> tuple[float, floa
 
 @jax.jit
 def step(state, action, params):
-    return WORLD.step(KEY, state, action, params)
+    return ENV.step(KEY, state, action, params)
 
 
 def test_what_it_buys_and_costs(robust, nominal) -> None:
@@ -125,10 +125,10 @@ def test_what_it_buys_and_costs(robust, nominal) -> None:
     assert passage(sanguine, 1, 1.0)[1] > passage(wary, 1, 1.0)[1]
     # On a faster one it never lands, wherever it begins; the robust one always does.
     for place in range(7):
-        assert passage(sanguine, place, 2.0)[0] < WORLD.success_return
+        assert passage(sanguine, place, 2.0)[0] < ENV.success_return
         for current in (0.0, 0.7, 1.0, 2.0):
             total, discounted = passage(wary, place, current)
-            assert total > WORLD.success_return
+            assert total > ENV.success_return
             assert discounted >= at(robust.q, 0, place).max() - 1e-6
 
 
@@ -143,8 +143,8 @@ def test_reachable_cells_are_those_that_play_comes_to(robust, fast) -> None:
 
 
 def test_cells_are_what_the_agent_sees(robust) -> None:
-    states, obs = jax.vmap(lambda key: WORLD.reset(key, WORLD.nominal))(jax.random.split(KEY, 200))
-    assert obs.shape == (200, len(WORLD.observation_scale))
+    states, obs = jax.vmap(lambda key: ENV.reset(key, ENV.nominal))(jax.random.split(KEY, 200))
+    assert obs.shape == (200, len(ENV.observation_scale))
     assert obs.dtype == jnp.float32
     np.testing.assert_array_equal(np.unique(states, axis=0), [[0, place] for place in range(7)])
     index = np.asarray(states) @ [7, 1]
@@ -152,7 +152,7 @@ def test_cells_are_what_the_agent_sees(robust) -> None:
     assert robust.cells.shape == (28, 2)
     assert np.abs(robust.cells).max() <= 1
     assert len(np.unique(robust.cells, axis=0)) == 28
-    outcome = WORLD.step(KEY, jnp.array([1, 5]), jnp.int32(DOWNSTREAM), WORLD.nominal)
+    outcome = ENV.step(KEY, jnp.array([1, 5]), jnp.int32(DOWNSTREAM), ENV.nominal)
     np.testing.assert_array_equal(outcome.state, [1, 7])  # over the falls
     np.testing.assert_allclose(outcome.obs, [-0.5, 1.0])
     assert (outcome.obs.dtype, outcome.state.dtype) == (jnp.float32, jnp.int32)
@@ -160,7 +160,7 @@ def test_cells_are_what_the_agent_sees(robust) -> None:
 
 @pytest.mark.parametrize(("current", "whole"), [(0.4, 0), (0.6, 1), (1.4, 1), (1.6, 2), (-0.6, -1), (2.0, 2)])
 def test_current_is_rounded(current: float, whole: int) -> None:
-    params = with_model(WORLD.nominal, {"current": current})
+    params = with_model(ENV.nominal, {"current": current})
     for action in range(3):
         outcome = step(jnp.array([2, 2]), jnp.int32(action), params)
         reward, cell = river(2, 2, action, whole)
@@ -180,22 +180,22 @@ def test_current_is_rounded(current: float, whole: int) -> None:
 )
 def test_every_price_matters(name: str, state: tuple[int, int], action: int) -> None:
     rewards = [
-        float(step(jnp.array(state), jnp.int32(action), with_model(WORLD.nominal, model)).reward)
-        for model in ({}, {name: getattr(WORLD.nominal, name) + 1.0})
+        float(step(jnp.array(state), jnp.int32(action), with_model(ENV.nominal, model)).reward)
+        for model in ({}, {name: getattr(ENV.nominal, name) + 1.0})
     ]
     far = abs(state[1] - 4) if name == "detour" else 1
     assert rewards[1] - rewards[0] == pytest.approx(far if name == "fare" else -far, abs=1e-6)
 
 
-def test_settings_are_as_any_worlds() -> None:
-    world = ferry("semi-implicit", -1.0, 25)
-    assert (world.name, world.horizon) == ("ferry", 25)
-    for name, edges in world.box.items():
+def test_settings_are_as_any_envs() -> None:
+    env = ferry(25)
+    assert (env.name, env.horizon) == ("ferry", 25)
+    for name, edges in env.box.items():
         for value in edges:
-            check_quantity(world.nominal, name, value, "box")
+            check_quantity(env.nominal, name, value, "box")
 
 
 @pytest.mark.parametrize("discount", [1.0, -0.1, float("nan")])
 def test_impossible_discounts_are_refused(discount: float) -> None:
     with pytest.raises(DeeprokError, match="discount is"):
-        exact_robust_q(WORLD, models(1), discount)
+        exact_robust_q(ENV, models(1), discount)

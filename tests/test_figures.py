@@ -8,21 +8,23 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from deeprok import plot as figures
 from deeprok.environments import cartpole
-from deeprok.plot import Band
-from studies import figures as studies_figures
+from deeprok.plot import save
+from studies import figures
 
-WORLD = cartpole()
+ENV = cartpole()
 LENGTHS = [0.2, 0.5, 0.8, 1.1, 1.4]
 GRID = {"pole_length": [0.2, 0.8, 1.4], "cart_mass": [0.1, 2.4, 4.7, 7.0]}
 AGENTS = {"ddqn": "Double-DQN", "rtd_dqn": "RTD-DQN", "deep_rok": "Deep-RoK"}
 SQUARE = {"dqn": 0.5, "rtd_dqn": 0.7, "ekf_dqn": 0.6, "deep_rok": 0.9}
 
 
-def bands() -> dict[str, Band]:
+def bands() -> dict[str, Any]:
     rng = np.random.default_rng(0)
-    return {name: Band(rng.uniform(100, 200, 5).tolist(), rng.uniform(1, 30, 5).tolist()) for name in AGENTS}
+    return {
+        name: {"lengths": {"mean": rng.uniform(100, 170, 5).tolist(), "deviation": rng.uniform(1, 30, 5).tolist()}}
+        for name in AGENTS
+    }
 
 
 def maps() -> dict[str, Any]:
@@ -41,17 +43,17 @@ def corners() -> dict[str, Any]:
 
 
 DRAWN = {
-    "returns": lambda: figures.return_curves(bands(), "pole_length", LENGTHS, WORLD),
-    "maps": lambda: figures.success_maps(maps(), GRID, WORLD),
+    "returns": lambda: figures.return_curves(bands(), LENGTHS),
+    "maps": lambda: figures.success_maps(maps(), GRID),
     "learning": lambda: figures.learning_curves(corners(), 192.0),
-    "square": lambda: studies_figures.square({"one": corners(), "two": corners()}, 0.94),
+    "square": lambda: figures.square({"one": corners(), "two": corners()}, 0.94),
 }
 
 
 @pytest.mark.parametrize("kind", DRAWN)
 def test_same_figure_gives_the_same_files(tmp_path: Path, kind: str) -> None:
     for name in ("one", "two"):
-        figures.save(DRAWN[kind](), tmp_path / name / "figure")
+        save(DRAWN[kind](), tmp_path / name / "figure")
         assert len(list((tmp_path / name).iterdir())) == 2
     png, svg = ((tmp_path / "one" / f"figure.{ending}").read_bytes() for ending in ("png", "svg"))
     assert png.startswith(b"\x89PNG\r\n\x1a\n")
@@ -63,15 +65,16 @@ def test_same_figure_gives_the_same_files(tmp_path: Path, kind: str) -> None:
 
 def test_return_curves() -> None:
     panels = DRAWN["returns"]().axes
-    assert [p.get_title() for p in panels] == [f"({c}) {n}" for c, n in zip("abc", AGENTS.values(), strict=True)]
-    for panel, band in zip(panels, bands().values(), strict=True):
+    assert [p.get_title() for p in panels] == list(AGENTS.values())
+    for panel, row in zip(panels, bands().values(), strict=True):
+        band = row["lengths"]
         curve, nominal = panel.get_lines()
         np.testing.assert_allclose(curve.get_xdata(), LENGTHS)
-        np.testing.assert_allclose(curve.get_ydata(), band.mean)
+        np.testing.assert_allclose(curve.get_ydata(), band["mean"])
         assert list(nominal.get_xdata()) == [0.5, 0.5]
         assert "nominal" in [text.get_text() for text in panel.texts]
         filled = panel.collections[0].get_paths()[0].vertices
-        for x, mean, spread in zip(LENGTHS, band.mean, band.deviation, strict=True):
+        for x, mean, spread in zip(LENGTHS, band["mean"], band["deviation"], strict=True):
             edges = filled[np.isclose(filled[:, 0], x), 1]
             assert edges.min() == pytest.approx(mean - spread)
             assert edges.max() == pytest.approx(mean + spread)
@@ -83,8 +86,8 @@ def test_return_curves() -> None:
 def test_maps() -> None:
     *panels, scale = DRAWN["maps"]().axes
     assert "success" in scale.get_ylabel()
-    for letter, panel, (name, shares) in zip("def", panels, maps().items(), strict=True):
-        assert panel.get_title() == f"({letter}) {AGENTS[name]}: {100 * np.mean(shares):.0f} %"
+    for panel, (name, shares) in zip(panels, maps().items(), strict=True):
+        assert panel.get_title() == f"{AGENTS[name]}: mean {100 * np.mean(shares):.1f} %"
         image = panel.collections[0]
         assert (image.get_clim()) == (0, 100)
         np.testing.assert_allclose(np.asarray(image.get_array()), np.transpose(shares) * 100)
@@ -100,8 +103,8 @@ def test_maps() -> None:
 
 
 def test_one_agent_and_unknown_names() -> None:
-    figure = figures.success_maps({"my own": maps()["ddqn"]}, GRID, WORLD, first_letter="a")
-    assert figure.axes[0].get_title().startswith("(a) my own: ")
+    figure = figures.success_maps({"my own": maps()["ddqn"]}, GRID)
+    assert figure.axes[0].get_title().startswith("my own: ")
 
 
 def test_learning_curves() -> None:
@@ -124,6 +127,6 @@ def test_the_square_shows_every_seed_and_the_interval() -> None:
         expected = [100 * x for value in SQUARE.values() for x in (value - 0.1, value, value + 0.05)]
         np.testing.assert_allclose(np.sort(heights), np.sort(expected))
         means = {c.get_label(): c.lines[0].get_ydata() for c in panel.containers}
-        np.testing.assert_allclose(means["nominal label"], [50, 60])
-        np.testing.assert_allclose(means["robust label"], [70, 90])
+        np.testing.assert_allclose(means["nominal target"], [50, 60])
+        np.testing.assert_allclose(means["robust target"], [70, 90])
         assert [label.get_text() for label in panel.get_xticklabels()] == ["Adam", "Kalman filter"]

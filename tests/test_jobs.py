@@ -110,11 +110,14 @@ def test_stopped_and_killed_processes_give_what_one_process_gives(
         process.communicate()
     monkeypatch.setattr(jobs, "train_together", lambda *_: pytest.fail("trained in this process"))
     reported: dict[Path, list[Any]] = {folder: [] for folder in folders}
+    saved = {folder: progress_of(folder)[0] for folder in folders}
+    assert max(saved.values()) > 0
     jobs.resume(folders, jobs=2, report=lambda folder, line: reported[folder].append(line))
     assert [contents(folder) for folder in folders] == [contents(folder) for folder in in_this_process]
     for folder, lines in reported.items():
-        assert 0 < len(lines) < len(runs.read_metrics(folder))
-        assert lines == runs.read_metrics(folder)[-len(lines) :]
+        # Those since its checkpoint, which on a busy machine only one of the two may have had.
+        assert lines == [line for line in runs.read_metrics(folder) if line["steps"] > saved[folder]]
+    assert any(reported.values())
 
 
 def test_a_worker_without_a_parent_ends_before_it_has_imported_anything(tmp_path: Path) -> None:
@@ -188,12 +191,18 @@ def test_interrupted_twice_workers_are_killed(tmp_path: Path, monkeypatch: pytes
     signalled = []
 
     def sleeper(group: Any, core: int, cache: str) -> jobs._Worker:
-        code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('x', flush=True); time.sleep(60)"
+        said = "signal.signal(15, lambda *_: print('asked', flush=True)); print('x', flush=True)"
+        code = f"import signal, time; {said}; time.sleep(60)"
         pipes: dict[str, Any] = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         process = subprocess.Popen([sys.executable, "-c", code], **pipes)
         process.stdout.readline()
-        threading.Timer(0.3, signal.raise_signal, [signal.SIGINT]).start()
-        threading.Timer(0.8, signal.raise_signal, [signal.SIGINT]).start()
+
+        def interrupt_twice() -> None:
+            signal.raise_signal(signal.SIGINT)
+            process.stdout.readline()  # the first has been passed on: two at once might be taken for one
+            signal.raise_signal(signal.SIGINT)
+
+        threading.Timer(0.3, interrupt_twice).start()
         worker = jobs._Worker(process, core, {}, contextlib.ExitStack())
         signalled.append(worker)
         return worker

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deeprok.estimators import block, diagonal, ekf, float32_risk, full, low_rank
-from deeprok.estimators.covariance import Blocks
+from deeprok.estimators.covariance import BlockDiagonal
 
 N, B, T = 12, 3, 24
 STRUCTURES = {
@@ -56,7 +56,7 @@ def straight(theta: jax.Array, x: jax.Array) -> jax.Array:
 
 def symmetric(P: Any) -> jax.Array:
     """To the last bit; the diagonal, and a diagonal with directions, are so as they are kept."""
-    if not isinstance(P, Blocks):
+    if not isinstance(P, BlockDiagonal):
         return jnp.bool_(True)
     squares = [group[..., : group.shape[-2]] for group in P.groups]
     return jnp.all(jnp.array([jnp.all(square == square.mT) for square in squares]))
@@ -90,7 +90,7 @@ def program(structure: str, batching: str) -> Callable[[Stream], Seen]:
                 variance=posterior.variances(moved).min(),
                 innovation=fit.health.variance,
                 kept=same(belief, moved),
-                floored=fit.health.floored,
+                floored=fit.health.extras["floored"],
             )
 
         return jax.lax.scan(step, estimator.init(jnp.zeros(N)), (stream.active, stream.xs, stream.ys))[1]
@@ -196,7 +196,7 @@ def test_rounding_is_measured_by_what_a_variance_was() -> None:
     prior = jnp.array([1e6, 1.0, 1e-3], jnp.float32)
     structure = full(3)
     fallen = structure.init(jnp.array([1e-2, 2.0, 1e-4], jnp.float32))
-    np.testing.assert_array_equal(structure.magnitudes(fallen, prior), np.float32([1e6, 2.0, 1e-3]))
+    np.testing.assert_array_equal(structure.rounding_scale(fallen, prior), np.float32([1e6, 2.0, 1e-3]))
 
 
 def test_estimated_noise_is_of_the_last_linearisation(x64: None) -> None:
@@ -238,7 +238,7 @@ def test_directions_not_seen_again_stay_positive() -> None:
 
     belief, definite = run()
     assert np.all(definite)
-    assert posterior.spread(belief, halves.reshape(n, n)).max() < 1e-4  # it has learned
+    assert posterior.predictive_variance(belief, halves.reshape(n, n)).max() < 1e-4  # it has learned
 
 
 # What can be said beforehand
@@ -258,7 +258,7 @@ def floored(kind: int) -> Callable[[float, float, float], bool]:
 
         def step(belief: Any, x: jax.Array) -> tuple[Any, jax.Array]:
             belief, fit = estimator.update(belief, straight, x, jnp.zeros(1))
-            return belief, fit.health.floored
+            return belief, fit.health.extras["floored"]
 
         return jnp.any(jax.lax.scan(step, estimator.init(jnp.zeros(N)), xs)[1] > 0)
 

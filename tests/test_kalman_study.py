@@ -1,4 +1,4 @@
-"""The study of the Kalman family, small."""
+"""The study of the Kalman agents, small."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.console import Console
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config, make_config
 from studies import engine, exam, kalman, plan
+from studies.engine import Options, run_study
 from studies.exam import CONDITIONS
 from studies.kalman_page import kalman_page
 
@@ -24,7 +25,7 @@ SOME = {name: CONDITIONS[name] for name in ("outside", "strong_gravity", "sensor
 
 def small(algorithm: str, preset: str = "tuned", **changes: Any) -> Config:
     tiny: dict[str, Any] = dict(hidden=(4,), chunk_steps=60, trial_models=2, warm_up=20, snapshot_every=2, models=2)
-    length: dict[str, Any] = dict(horizon=20) if changes.get("world", "cartpole") == "cartpole" else {}
+    length: dict[str, Any] = dict(horizon=20) if changes.get("env", "cartpole") == "cartpole" else {}
     return make_config(algorithm, preset, **{**tiny, **length, **changes, "episodes": 4})
 
 
@@ -36,17 +37,10 @@ def study(out: Path, seeds: int) -> tuple[dict[str, Any], str]:
         patch.setattr(plan, "TUNING_SEEDS", (1000,))
         patch.setattr(plan, "DEPTHS", (3, 4))
         patch.setattr(kalman, "KAPPAS", (0.0, 1.0))
-        for module in (exam, kalman):
-            patch.setattr(module, "CONDITIONS", SOME)
+        patch.setattr(exam, "CONDITIONS", SOME)
         patch.setattr(engine, "search_linear", lambda *_: np.array([0.0217, 0.0464, 1.0, 0.1881]))
-        found = kalman.study_filters(
-            seeds=seeds,
-            out=out,
-            episodes=50,
-            processes=1,
-            console=Console(file=io.StringIO()),
-            results=Console(file=written, width=200),
-        )
+        options = Options(seeds=seeds, out=out, episodes=50, jobs=1)
+        found = run_study(kalman.STUDY, options, Console(file=io.StringIO()), Console(file=written, width=200))
     return found, written.getvalue()
 
 
@@ -59,7 +53,7 @@ def test_study_adds_up(tmp_path: Path) -> None:
     saved = json.loads((tmp_path / "report" / "kalman" / "kalman.json").read_text())
     assert saved == json.loads(json.dumps(found))
     assert (tmp_path / "report" / "kalman.md").read_text() == kalman_page(saved)
-    for name in ("structures", "exploration", "confidence", "calibration", "deep-sea"):
+    for name in ("structures", "exploration", "calibration", "deep-sea"):
         assert (tmp_path / "report" / "kalman" / f"{name}.png").stat().st_size > 5000
     assert {row["seeds"] for row in saved["tables"]["structures"].values()} == {2}
     assert {row["seeds"] for row in first["tables"]["structures"].values()} == {1}
@@ -67,6 +61,6 @@ def test_study_adds_up(tmp_path: Path) -> None:
     assert len(saved["deep_sea"]["3"]["thompson"]["first"]) == 2
     assert saved["calibration"]["ferry full"]["points"] > 0
     assert set(saved["cautious"]) == {"0", "1"}
-    # Of the belief that a warm start began with, and of no other.
+    # A warm start begins with the posterior of its own seed.
     warm = tmp_path / "warm_start" / "from a posterior" / "seed-1"
     assert runs.read_config(warm).prior == str(tmp_path / "structures" / "full" / "seed-1")

@@ -12,8 +12,14 @@ import numpy as np
 import pytest
 
 from deeprok.agents.ktd import KTD, ktd
-from deeprok.agents.network import QNetwork
-from deeprok.agents.targets import SarsaTransition, q_difference, robust_difference, sarsa_difference, v_difference
+from deeprok.agents.network import MLP
+from deeprok.agents.targets.differences import (
+    SarsaTransition,
+    q_difference,
+    robust_difference,
+    sarsa_difference,
+    v_difference,
+)
 from deeprok.core.errors import DeeprokError
 from deeprok.environments.base import Transition
 from deeprok.estimators import Fit
@@ -178,9 +184,9 @@ def test_bent_model_is_the_plain_unscented_filter(coloured: bool, kappa: float) 
 @pytest.mark.usefixtures("x64")
 def test_unscented_moments_of_a_square() -> None:
     """E x² = 1 + m² and Var x² = 2 + 4 m² of a normal number are exact with n + κ = 3."""
-    mean, slope, bend = unscented(lambda x: x[0] ** 2, jnp.array([0.7]), jnp.eye(1), kappa=2.0)
-    np.testing.assert_allclose([mean, slope[0] ** 2 + bend], [1 + 0.7**2, 2 + 4 * 0.7**2], rtol=1e-12)
-    np.testing.assert_allclose(slope, [1.4], rtol=1e-12)
+    mean, d, excess_variance = unscented(lambda x: x[0] ** 2, jnp.array([0.7]), jnp.eye(1), kappa=2.0)
+    np.testing.assert_allclose([mean, d[0] ** 2 + excess_variance], [1 + 0.7**2, 2 + 4 * 0.7**2], rtol=1e-12)
+    np.testing.assert_allclose(d, [1.4], rtol=1e-12)
 
 
 def test_never_indefinite_in_single_precision() -> None:
@@ -343,7 +349,7 @@ def test_uncertainty_shrinks_where_it_has_been() -> None:
     was, now = predict(linear_v, before, places), predict(linear_v, after, places)
     assert np.all(now.variance[:3] < 0.2 * was.variance[:3])
     np.testing.assert_allclose(now.variance[3:], was.variance[3:], rtol=1e-3)
-    np.testing.assert_allclose(now.variance, learner.posterior.spread(after, places), rtol=1e-9)
+    np.testing.assert_allclose(now.variance, learner.posterior.predictive_variance(after, places), rtol=1e-9)
     np.testing.assert_allclose(now.mean, places @ after.theta, rtol=1e-9, atol=1e-12)
     P = learner.posterior.covariance(after)
     np.testing.assert_allclose(learner.posterior.variances(after), jnp.diagonal(P), rtol=1e-12)
@@ -409,7 +415,7 @@ def test_ktd_q_finds_the_best_values() -> None:
 @pytest.mark.usefixtures("x64")
 def test_ktd_q_with_a_network() -> None:
     tables = problem(1)
-    network = QNetwork((STATES, 8, ACTIONS), "tanh", (1.0,) * STATES)
+    network = MLP((STATES, 8, ACTIONS), "tanh", (1.0,) * STATES)
     learner = ktd(q_difference(network.apply), DISCOUNT, 1e-4, 0.01)
     theta = network.init(jax.random.key(0)).astype(float)
     belief, _ = scan(learner, learner.init(theta), sweep(tables, 150))

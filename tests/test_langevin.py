@@ -239,7 +239,7 @@ def test_protocol() -> None:
 def test_health_takes_the_chain_for_a_draw() -> None:
     belief, (xs, ys) = beliefs()[-1], (part[0].astype(np.float32) for part in batches(1))
     fit = compiled()(belief, xs, ys, True)[1]
-    assert all(leaf.shape == () and leaf.dtype == jnp.float32 for leaf in (fit.loss, *fit.health))
+    assert all(leaf.shape == () and leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(fit))
     theta, bank = np.asarray(belief.theta, float), np.asarray(belief.bank, float)
     u = xs @ theta
     known = (((np.cos(u) + u)[:, None] * xs) @ bank.T).var(axis=1)
@@ -281,7 +281,9 @@ def test_posterior_is_the_bank(kept: int) -> None:
     size = max(covariance.max(), 1e-9)
     np.testing.assert_allclose(posterior.covariance(belief) / size, covariance / size, atol=1e-4)
     np.testing.assert_allclose(posterior.variances(belief) / size, np.diag(covariance) / size, atol=1e-4)
-    np.testing.assert_allclose(posterior.spread(belief, H) / size, np.diag(H @ covariance @ H.T) / size, atol=1e-3)
+    np.testing.assert_allclose(
+        posterior.predictive_variance(belief, H) / size, np.diag(H @ covariance @ H.T) / size, atol=1e-3
+    )
     assert posterior.definite(belief)
 
 

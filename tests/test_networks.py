@@ -8,9 +8,9 @@ import numpy as np
 import oracles
 import pytest
 
-from deeprok.agents.network import ACTIVATIONS, QNetwork
+from deeprok.agents.network import ACTIVATIONS, MLP
 
-PAPER = QNetwork((4, 20, 20, 2), "tanh", (1.0,) * 4)
+PAPER = MLP((4, 20, 20, 2), "tanh", (1.0,) * 4)
 
 
 def test_the_papers_network_has_562_weights() -> None:
@@ -20,7 +20,7 @@ def test_the_papers_network_has_562_weights() -> None:
 
 @pytest.mark.parametrize("sizes", [(4, 20, 20, 2), (3, 5, 2), (1, 1, 1, 1, 4)])
 def test_slices_cover_theta_in_order(sizes: tuple[int, ...]) -> None:
-    network = QNetwork(sizes, "tanh", (1.0,) * sizes[0])
+    network = MLP(sizes, "tanh", (1.0,) * sizes[0])
     assert [s.stop - s.start for s in network.slices] == [(i + 1) * o for i, o in itertools.pairwise(sizes)]
     theta = np.arange(network.num_weights)
     np.testing.assert_array_equal(np.concatenate([theta[s] for s in network.slices]), theta)
@@ -31,7 +31,7 @@ def test_slices_cover_theta_in_order(sizes: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_apply_equals_the_loop(x64, activation: str) -> None:
     scale = (1.0, 0.5, -2.0)
-    network = QNetwork((3, 5, 4, 2), activation, scale)
+    network = MLP((3, 5, 4, 2), activation, scale)
     rng = np.random.default_rng(0)
     theta, obs = rng.normal(size=network.num_weights), rng.normal(size=(6, 3))
     expected = [oracles.mlp(theta, network.sizes, activation, np.array(scale), x) for x in obs]
@@ -62,7 +62,7 @@ def test_init_fills_the_range_of_each_layer() -> None:
 
 
 def test_init_differs_by_key_and_layer() -> None:
-    network = QNetwork((5, 5, 5), "tanh", (1.0,) * 5)
+    network = MLP((5, 5, 5), "tanh", (1.0,) * 5)
     first, second = network.layers(network.init(jax.random.key(0)))
     assert not np.any(first.weights == second.weights)
     assert not np.array_equal(network.init(jax.random.key(0)), network.init(jax.random.key(1)))

@@ -83,9 +83,3 @@ def test_runs_as_a_module(command: list[str]) -> None:
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True, env=environment)
     assert done.stderr == ""
     assert "deeprok" in done.stdout if len(command) == 2 else done.stdout.strip() == deeprok.__version__
-
-
-def test_help_needs_no_jax() -> None:
-    code = "import sys; from deeprok.cli.main import main; main(['--help']); print('jax' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "False"

@@ -13,13 +13,13 @@ from deeprok.environments.pendulum import Pendulum, pendulum
 from deeprok.environments.wrappers import with_delay
 
 GYMNASIUM_NAMES = {"mass": "m", "length": "l", "gravity": "g", "torque": "max_torque", "time_step": "dt"}
-WORLD = pendulum()
+ENV = pendulum()
 
 
 @jax.jit
 def play(state, actions, params):
     def step(state, action):
-        outcome = WORLD.step(jax.random.key(0), state, action, params)
+        outcome = ENV.step(jax.random.key(0), state, action, params)
         return outcome.state, outcome
 
     return jax.lax.scan(step, state, actions)[1]
@@ -49,7 +49,7 @@ def test_equals_gymnasium(x64, seed: int) -> None:
 
 
 def test_starts_anywhere() -> None:
-    states, obs = jax.vmap(lambda key: WORLD.reset(key, WORLD.nominal))(jax.random.split(jax.random.key(0), 2000))
+    states, obs = jax.vmap(lambda key: ENV.reset(key, ENV.nominal))(jax.random.split(jax.random.key(0), 2000))
     assert np.abs(states[:, 0]).max() == pytest.approx(np.pi, rel=0.01)
     assert np.abs(states[:, 1]).max() == pytest.approx(1.0, rel=0.01)
     np.testing.assert_allclose(obs[:, 0] ** 2 + obs[:, 1] ** 2, 1.0, rtol=1e-5)
@@ -64,12 +64,12 @@ def test_interval() -> None:
 
 
 def test_a_late_hand_begins_anywhere_in_the_interval() -> None:
-    late = with_delay(WORLD)
+    late = with_delay(ENV)
     first = jax.vmap(lambda key: late.reset(key, late.nominal)[0][1])(jax.random.split(jax.random.key(0), 500))
     assert first.shape == (500, 1)
     assert np.abs(first).max() > 0.95
     (inner, pending), _ = late.reset(jax.random.key(1), late.nominal)
     outcome = late.step(jax.random.key(0), (inner, pending), jnp.array([0.3]), late.nominal)
-    expected = WORLD.step(jax.random.key(0), inner, pending, WORLD.nominal)
+    expected = ENV.step(jax.random.key(0), inner, pending, ENV.nominal)
     np.testing.assert_array_equal(outcome.obs, expected.obs)
     np.testing.assert_allclose(outcome.state[1], [0.3])

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import signal
@@ -14,15 +13,19 @@ import onnx.reference
 import pytest
 import safetensors.numpy
 from comparisons import assert_equal_to_rounding, bits
+from configurations import make_readable
+from probe_envs import part_of
 
-from deeprok.agents.policy.gradient import trajectory_weights
-from deeprok.agents.policy.settings import PolicyConfig
+from deeprok.agents.policy.gradient import PolicySettings
+from deeprok.agents.policy.objectives import WorstTrajectoriesSettings, trajectory_weights
 from deeprok.core.errors import DeeprokError
-from deeprok.core.pytree import record
-from deeprok.environments import WORLDS, Interval, World
+from deeprok.core.pytree import pytree_dataclass
+from deeprok.environments import ENVIRONMENTS, Environment, Interval
 from deeprok.environments.base import Outcome, quantity
 from deeprok.evaluation.export import export_policy, json_q_values
-from deeprok.evaluation.grid import cell_player, evaluate, network_policy
+from deeprok.evaluation.grid import evaluate
+from deeprok.evaluation.play import cell_player
+from deeprok.evaluation.policies import weights_policy
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import make_config
 from deeprok.training.loop import train_together
@@ -38,7 +41,7 @@ SMALL: dict[str, Any] = dict(
 @pytest.mark.parametrize(("level", "counts"), [(0.1, 1.0), (0.25, 2.5), (0.5, 5.0), (1.0, 10.0)])
 def test_epopt_takes_the_worst_fraction(level: float, counts: float) -> None:
     returns = np.random.default_rng(0).permutation(10).astype(np.float32)
-    weight = np.asarray(trajectory_weights(PolicyConfig(trajectory_level=level), jnp.asarray(returns), 10))
+    weight = np.asarray(trajectory_weights(WorstTrajectoriesSettings(trajectory_level=level), jnp.asarray(returns), 10))
     # Ten returns 0 … 9: all of the worst ones, and of the one at the boundary what lies within.
     expected = np.clip(counts - returns, 0, 1) / counts
     np.testing.assert_allclose(weight, expected, atol=1e-6)
@@ -46,13 +49,13 @@ def test_epopt_takes_the_worst_fraction(level: float, counts: float) -> None:
 
 def test_240_trajectories_leave_the_papers_24() -> None:
     returns = jnp.asarray(np.random.default_rng(1).normal(size=240), jnp.float32)
-    weight = np.asarray(trajectory_weights(PolicyConfig(), returns, 240))
+    weight = np.asarray(trajectory_weights(WorstTrajectoriesSettings(), returns, 240))
     assert set(np.flatnonzero(weight > 1e-6)) == set(np.argsort(returns)[:24].tolist())
     np.testing.assert_allclose(weight[weight > 1e-6], 1 / 24, rtol=1e-4)
 
 
 def test_models_are_weighed_by_their_mean() -> None:
-    settings = PolicyConfig(trajectory_set="minimum", weigh="models")
+    settings = WorstTrajectoriesSettings(trajectory_set="minimum", weigh="models")
     # The i-th trajectory is on model i mod 3; the second model is the worst on average, not in any single one.
     returns = jnp.array([0.0, 2.0, 5.0, 9.0, 2.0, 1.0])
     np.testing.assert_allclose(trajectory_weights(settings, returns, 3), [0, 0.5, 0, 0, 0.5, 0])
@@ -60,19 +63,11 @@ def test_models_are_weighed_by_their_mean() -> None:
 
 @pytest.mark.parametrize("name", ["kl", "chi2", "tv", "l1", "contamination", "entropic"])
 def test_every_set_weighs_the_worse_more(name: str) -> None:
-    settings = PolicyConfig(trajectory_set=name, trajectory_level=0.3)
+    settings = WorstTrajectoriesSettings(trajectory_set=name, trajectory_level=0.3)
     weight = np.asarray(trajectory_weights(settings, jnp.array([3.0, 1.0, 4.0, 2.0]), 4))
     assert weight.sum() == pytest.approx(1.0, abs=1e-5)
     assert (np.diff(weight[[1, 3, 0, 2]]) <= 1e-6).all()
     assert weight[1] > 0.26
-
-
-def test_what_is_neutral() -> None:
-    assert PolicyConfig(trajectory_level=1.0).neutral
-    assert PolicyConfig(trajectory_set="kl", trajectory_level=0.0).neutral
-    assert not PolicyConfig(trajectory_set="kl", trajectory_level=1.0).neutral
-    assert not PolicyConfig(trajectory_set="minimum", trajectory_level=0.0).neutral
-    assert not PolicyConfig().neutral
 
 
 # Identities. Sums over whole trajectories round more than those over mini-batches.
@@ -81,7 +76,7 @@ same_to_rounding = functools.partial(assert_equal_to_rounding, tolerance=1e-4)
 
 
 def test_neutral_sets_are_the_plain_policy_gradient(train) -> None:
-    plain = train(make_config("pg", **SMALL), seeds=(0, 1), chunks=3)
+    plain = train(make_readable("pg", **SMALL), seeds=(0, 1), chunks=3)
     same = {
         "cvar of everything": make_config("epopt", **SMALL, trajectory_level=1.0),
         "a ball of radius 0": make_config(
@@ -100,7 +95,7 @@ def test_neutral_sets_are_the_plain_policy_gradient(train) -> None:
 
 
 def test_a_seed_among_others_is_the_seed_alone_and_ends(train) -> None:
-    config = make_config("pg", **SMALL)
+    config = make_readable("pg", **SMALL)
     together, alone = train(config, seeds=(0, 1), chunks=3), train(config, seeds=(1,), chunks=4)
     same_to_rounding(jax.tree.map(lambda leaf: leaf[1:], together.last), alone.history[2])
     assert [int(state.episodes[0]) for state in alone.history] == [6, 12, 18, 18]
@@ -116,10 +111,10 @@ def test_a_seed_among_others_is_the_seed_alone_and_ends(train) -> None:
         np.testing.assert_array_equal(row, alone.history[k // 2].agent.belief.theta[0])
 
 
-# Worlds whose answer is known.
+# Environments whose answer is known.
 
 FORK: dict[str, Any] = dict(
-    world="fork", input_scale=(1.0,) * 3, hidden=(8,), horizon=10, trajectories=30, episodes=10**6, snapshot_every=0,
+    env="fork", input_scale=(1.0,) * 3, hidden=(8,), horizon=10, trajectories=30, episodes=10**6, snapshot_every=0,
     acting="member", inner="natural", kl_bound=0.05, discount=0.9, adversary=0.0,
     fixed_models="wind=0.5,prize=1.5; wind=0.5,prize=0.5; wind=1.5,prize=1",
 )  # fmt: skip
@@ -129,18 +124,18 @@ def test_the_worst_model_changes_the_way(train, build, probes) -> None:
     """Going right earns most on average, and little if the wind is strong, which going left does not mind."""
     config = make_config("robust_pg", **FORK, trajectory_set="minimum", weigh="models", level_iterations=15)
     run = train(config, chunks=60)
-    apply = build(config).program.network.apply
+    apply = build(config).program.learner.view.network.apply
     right = [float(jax.nn.softmax(apply(run.history[k].agent.belief.theta[0], np.eye(3)[0]))[1]) for k in (14, 59)]
     assert right[0] > 0.8  # all trajectories counted alike
     assert right[1] < 0.1  # those on the worst model
 
 
-@record
+@pytree_dataclass
 class Aim:
     goal: Any = quantity(0.0, "", "what to hit", positive=False)
 
 
-def aim(integrator: str = "", failing_reward: float = 0.0, horizon: int = 1) -> World:
+def aim(horizon: int = 1) -> Environment:
     """One number, paid by its squared distance from the goal."""
 
     def reset(key: jax.Array, params: Aim) -> tuple[jax.Array, jax.Array]:
@@ -151,16 +146,16 @@ def aim(integrator: str = "", failing_reward: float = 0.0, horizon: int = 1) -> 
         return Outcome(state=state, obs=jnp.ones(1), reward=-missed, terminated=jnp.array(True))
 
     interval = Interval((-2.0,), (2.0,))
-    return World("aim", reset, step, Aim(), {"goal": (-1.0, 1.0)}, (1.0,), interval, horizon, -0.1)
+    return Environment("aim", reset, step, Aim(), {"goal": (-1.0, 1.0)}, (1.0,), interval, horizon, -0.1)
 
 
 @pytest.fixture
 def aiming(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(WORLDS, "aim", aim)
+    monkeypatch.setitem(ENVIRONMENTS._entries, "aim", part_of(aim))
 
 
 AIM: dict[str, Any] = dict(
-    world="aim", input_scale=(1.0,), hidden=(4,), horizon=2, trajectories=60, minibatches=2, epochs=5, adversary=0.0,
+    env="aim", input_scale=(1.0,), hidden=(4,), horizon=2, trajectories=60, minibatches=2, epochs=5, adversary=0.0,
     learning_rate=0.02, episodes=10**6, snapshot_every=0, acting="member", fixed_models="goal=-1;goal=-1;goal=1.4",
     trajectory_set="minimum", weigh="models", level_iterations=60,
 )  # fmt: skip
@@ -170,10 +165,10 @@ AIM: dict[str, Any] = dict(
 def test_numbers_as_actions_hit_what_is_best_on_average_and_then_at_worst(train, build, aiming) -> None:
     config = make_config("robust_pg", **AIM)
     run = train(config, chunks=120)
-    network = build(config).program.network
+    view = build(config).program.learner.view
     for k, best in ((59, (-1 - 1 + 1.4) / 3), (119, (-1 + 1.4) / 2)):
         belief = run.history[k].agent.belief
-        hit = network.choose(network.apply(jnp.asarray(belief.theta[0]), jnp.ones(1)))[0]
+        hit = view.env.actions.choose(view.network.apply(jnp.asarray(belief.theta[0]), jnp.ones(1)))[0]
         assert float(hit) == pytest.approx(best, abs=0.15)
         assert np.exp(belief.log_deviation[0, 0]) < 0.7  # it has grown surer
 
@@ -181,7 +176,7 @@ def test_numbers_as_actions_hit_what_is_best_on_average_and_then_at_worst(train,
 @pytest.mark.slow
 def test_the_adversary_goes_where_life_is_short(train, probes) -> None:
     config = make_config(
-        "robust_pg", world="treadmill", input_scale=(1.0,), hidden=(2,), horizon=20, trajectories=20, minibatches=1,
+        "robust_pg", env="treadmill", input_scale=(1.0,), hidden=(2,), horizon=20, trajectories=20, minibatches=1,
         epochs=1, adversary=0.5, trajectory_level=0.0, snapshot_every=0, box="lifetime=5:20",
     )  # fmt: skip
     run = train(config, chunks=25)
@@ -249,9 +244,9 @@ def test_a_resumed_run_is_the_uninterrupted_one_and_finds_its_target(tmp_path: P
 
 
 def test_evaluation_plays_numbers(build, aiming) -> None:
-    program = build(make_config("robust_pg", **AIM)).program
-    play = cell_player(program.world, network_policy(program.network, "mean"), 2000)
-    theta = np.zeros((1, program.network.num_weights), np.float32)  # aims at 0
+    view = build(make_config("robust_pg", **AIM)).program.learner.view
+    play = cell_player(view.env, weights_policy(view.network, view.env.actions, "mean"), 2000)
+    theta = np.zeros((1, view.network.num_weights), np.float32)  # aims at 0
     greedy = play(theta, {"goal": np.array([0.5])}, 0.0)
     np.testing.assert_allclose(greedy, -0.25, rtol=1e-6)
     # Uniform between −2 and 2: the mean squared miss is 4/3 + goal².
@@ -260,12 +255,12 @@ def test_evaluation_plays_numbers(build, aiming) -> None:
 
 @pytest.mark.parametrize("kind", ["json", "onnx"])
 def test_policies_of_numbers_are_exported(tmp_path: Path, build, aiming, kind: str) -> None:
-    program = build(make_config("robust_pg", **AIM)).program
-    theta = np.array(program.network.init(jax.random.key(0)) * 3)
+    view = build(make_config("robust_pg", **AIM)).program.learner.view
+    theta = np.array(view.network.init(jax.random.key(0)) * 3)
     out = tmp_path / f"policy.{kind}"
-    export_policy(program.network, theta, program.world, kind, out)  # type: ignore[arg-type]
+    export_policy(view.network, theta, view.env, kind, out)  # type: ignore[arg-type]
     obs = np.linspace(-2, 2, 9, dtype=np.float32)[:, None]
-    expected = np.asarray(program.network.choose(program.network.apply(jnp.asarray(theta), jnp.asarray(obs))))
+    expected = np.asarray(view.env.actions.choose(view.network.apply(jnp.asarray(theta), jnp.asarray(obs))))
     if kind == "json":
         policy = json.loads(out.read_text())
         low, high = (np.array(policy["interval"][end]) for end in ("low", "high"))
@@ -278,7 +273,7 @@ def test_policies_of_numbers_are_exported(tmp_path: Path, build, aiming, kind: s
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a set": ("epopt", dict(trajectory_set="cvr"), "unknown trajectory_set 'cvr'"),
     "a level": ("epopt", dict(trajectory_level=0.0), "trajectory_level is 0; for the set cvar"),
-    "pg with a set": ("pg", dict(trajectory_level=0.5), "trajectory_level is 0.5 .* for pg all"),
+    "pg with a set": ("pg", dict(trajectory_level=0.5), "unknown setting 'trajectory_level'"),
     "minibatches": ("pg", dict(trajectories=10, minibatches=4), "trajectories is 10; .* minibatches, which is 4"),
     "members": ("pg", dict(acting="member", models=7), "trajectories is .* models, which is 7"),
     "weigh": ("epopt", dict(weigh="models"), "weigh is 'models', but acting is 'sampled'"),
@@ -288,7 +283,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "clip": ("pg", dict(clip=1.0), "clip is 1.0; it must be above 0 and below 1"),
     "inner": ("pg", dict(inner="npg"), "unknown inner 'npg'"),
     "memory": ("pg", dict(trajectories=10**6), "GB a seed"),
-    "numbers": ("deep_rok", dict(world="pendulum"), "world is 'pendulum', where actions are numbers; deep_rok"),
+    "numbers": ("deep_rok", dict(env="pendulum"), "env is 'pendulum', where actions are numbers; deep_rok"),
 }
 
 
@@ -300,14 +295,10 @@ def test_impossible_settings_are_refused(algorithm: str, changes: dict[str, Any]
 
 def test_the_papers_preset_has_its_numbers() -> None:
     config = make_config("epopt", "paper")
-    assert isinstance(config.estimator, PolicyConfig)
-    settings = config.estimator
-    assert (settings.trajectories, settings.trajectory_set, settings.trajectory_level) == (240, "cvar", 0.1)
-    assert (settings.level_iterations, settings.inner, config.hidden, config.activation) == (
-        100,
-        "natural",
-        (64, 64),
-        "tanh",
-    )
-    plain = make_config("pg", "paper").estimator
-    assert plain == dataclasses.replace(settings, trajectory_level=1.0)
+    assert config.estimator is None
+    assert config.learner == PolicySettings(inner="natural", trajectories=240)
+    assert config.target == WorstTrajectoriesSettings("cvar", 0.1, level_iterations=100)
+    assert (config.layers.hidden, config.layers.activation) == ((64, 64), "tanh")
+    plain = make_config("pg", "paper")
+    assert plain.learner == config.learner
+    assert plain.row.target == "mean_return"

@@ -11,7 +11,7 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from deeprok.agents.network import QNetwork
+from deeprok.agents.network import MLP
 from deeprok.agents.policy.steps import (
     Steps,
     advantages,
@@ -26,7 +26,7 @@ from deeprok.agents.policy.steps import (
 )
 
 T, N, D, A = 5, 4, 3, 2
-NETWORK = QNetwork((D, 4, A), "tanh", (1.0,) * D)
+NETWORK = MLP((D, 4, A), "tanh", (1.0,) * D)
 
 
 @functools.cache

@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 from comparisons import assert_equal_to_rounding
 
-from deeprok.agents.q_learning import make_agent, make_estimator
+from deeprok.agents.q_learning import make_estimator
 from deeprok.cli.main import main
 from deeprok.core.errors import DeeprokError
-from deeprok.evaluation.grid import cautious_policy, evaluate
+from deeprok.environments.base import Transition
+from deeprok.evaluation.grid import evaluate
+from deeprok.evaluation.policies import cautious_policy
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config, make_config
 from deeprok.training.loop import train_together
@@ -36,14 +38,15 @@ def settings(**changes: Any) -> Config:
 @functools.cache
 def belief_of(config: Config) -> Any:
     """A belief that has seen something."""
-    agent = make_agent(config, config.make_world())
+    agent = config.make_learner()
     rng = np.random.default_rng(0)
 
     def h(theta: jax.Array, x: tuple[jax.Array, jax.Array]) -> jax.Array:
-        return agent.network.apply(theta, x[0])[x[1]]
+        return agent.view.network.apply(theta, x[0])[x[1]]
 
-    update = jax.jit(lambda belief, xs, ys: agent.estimator.update(belief, h, xs, ys)[0])
-    belief = agent.init(jax.random.key(0), 3).belief
+    estimator = make_estimator(config.task())
+    update = jax.jit(lambda belief, xs, ys: estimator.update(belief, h, xs, ys)[0])
+    belief = agent.init(jax.random.key(0)).belief
     for _ in range(5):
         xs = np.asarray(rng.normal(size=(5, 4)), belief.theta.dtype), rng.integers(2, size=5)
         belief = update(belief, xs, np.asarray(rng.normal(size=5), belief.theta.dtype))
@@ -52,17 +55,17 @@ def belief_of(config: Config) -> Any:
 
 def correlated(config: Config) -> tuple[Any, Any]:
     """An agent and its state with such a belief, which does not hang on how the agent explores."""
-    agent = make_agent(config, config.make_world())
-    belief = belief_of(dataclasses.replace(config, explore="epsilon", explore_scale=1.0))
-    return agent, dataclasses.replace(agent.init(jax.random.key(0), 3), belief=belief)
+    agent = config.make_learner()
+    belief = belief_of(config.replace(explore="epsilon", explore_scale=1.0))
+    return agent, dataclasses.replace(agent.init(jax.random.key(0)), belief=belief)
 
 
 def deviations(agent: Any, belief: Any, obs: jax.Array) -> np.ndarray:
     """σ of Q(s, a) from the dense covariance and finite differences."""
-    P = np.asarray(agent.estimator.posterior.covariance(belief), float)
+    P = np.asarray(agent.view.posterior.covariance(belief), float)
     theta = np.asarray(belief.theta, float)
     q = np.array([
-        [(agent.network.apply(theta + step, obs) - agent.network.apply(theta - step, obs)) / 2e-5]
+        [(agent.view.network.apply(theta + step, obs) - agent.view.network.apply(theta - step, obs)) / 2e-5]
         for step in 1e-5 * np.eye(len(theta))
     ])[:, 0]  # fmt: skip
     return np.sqrt(np.einsum("nca,nm,mca->ca", q, P, q))
@@ -71,8 +74,8 @@ def deviations(agent: Any, belief: Any, obs: jax.Array) -> np.ndarray:
 @pytest.mark.parametrize("covariance", ["full", "layer", "neuron", "diagonal", "low_rank"])
 def test_values_have_the_posteriors_deviation(x64, covariance: str) -> None:
     agent, state = correlated(settings(covariance=covariance, precision="float64"))
-    mean, deviation = jax.jit(agent.values)(state.belief, OBS)
-    np.testing.assert_allclose(mean, agent.network.apply(state.belief.theta, OBS), rtol=1e-12)
+    mean, deviation = jax.jit(agent.view.values)(state.belief, OBS)
+    np.testing.assert_allclose(mean, agent.view.network.apply(state.belief.theta, OBS), rtol=1e-12)
     np.testing.assert_allclose(deviation, deviations(agent, state.belief, OBS), rtol=1e-6)
 
 
@@ -81,23 +84,36 @@ def test_upper_bound_acts_on_what_it_knows_least(x64) -> None:
     act, draw = jax.jit(agent.act), agent.draw(jax.random.key(1))
     for obs in OBS:
         expected = np.argmax(deviations(agent, state.belief, obs[None])[0])
-        assert act(state, draw, obs, jnp.int32(0)) == expected
+        assert act(state, draw, obs, jnp.int32(0))[0] == expected
     timid, state = correlated(settings(precision="float64", explore="ucb", explore_scale=0.0))
     unmoved = jax.jit(timid.act)
     for obs in OBS:
-        assert unmoved(state, draw, obs, jnp.int32(0)) == timid.greedy(state.belief.theta, obs)
+        assert unmoved(state, draw, obs, jnp.int32(0))[0] == jnp.argmax(
+            timid.view.network.apply(state.belief.theta, obs)
+        )
+
+
+def observing(agent: Any) -> Any:
+    """`(state, draw, ended) -> state`, what a step changes."""
+    step = Transition(
+        obs=jnp.zeros(4), action=jnp.int32(0), reward=jnp.zeros(3), next_obs=jnp.zeros((3, 4)),
+        terminated=jnp.zeros(3, bool),
+    )  # fmt: skip
+    return jax.jit(
+        lambda state, draw, ended: agent.plays.observe(state, step, draw, jnp.int32(0), ended, jnp.array(True))
+    )
 
 
 def test_thompson_acts_on_one_draw_an_episode() -> None:
     agent, state = correlated(settings(explore="thompson"))
     draw = agent.draw(jax.random.key(1))
-    renew = jax.jit(agent.renew)
+    renew = observing(agent)
     kept = renew(state, draw, jnp.array(False))
     np.testing.assert_array_equal(kept.drawn, state.drawn)
     fresh = renew(state, draw, jnp.array(True))
-    sample = jax.jit(agent.estimator.posterior.sample)(state.belief, jax.random.wrap_key_data(draw.weights))
+    sample = jax.jit(agent.view.posterior.sample)(state.belief, jax.random.wrap_key_data(draw.weights))
     np.testing.assert_allclose(fresh.drawn, sample, rtol=1e-5, atol=1e-6)
-    assert agent.act(fresh, draw, OBS[0], jnp.int32(0)) == agent.greedy(fresh.drawn, OBS[0])
+    assert agent.act(fresh, draw, OBS[0], jnp.int32(0))[0] == jnp.argmax(agent.view.network.apply(fresh.drawn, OBS[0]))
     other = renew(state, agent.draw(jax.random.key(2)), jnp.array(True))
     assert not np.any(other.drawn == fresh.drawn)
 
@@ -105,12 +121,12 @@ def test_thompson_acts_on_one_draw_an_episode() -> None:
 def test_scale_of_a_draw() -> None:
     (wide, state), (narrow, _) = (correlated(settings(explore="thompson", explore_scale=s)) for s in (1.0, 0.1))
     draw = wide.draw(jax.random.key(1))
-    steps = [jax.jit(agent.renew)(state, draw, jnp.array(True)).drawn - state.belief.theta for agent in (wide, narrow)]
+    steps = [observing(agent)(state, draw, jnp.array(True)).drawn - state.belief.theta for agent in (wide, narrow)]
     np.testing.assert_allclose(steps[1], 0.1 * steps[0], rtol=1e-3, atol=1e-6)
 
 
 DIVER: dict[str, Any] = dict(
-    world="deep_sea", horizon=12, episodes=120, chunk_steps=240, snapshot_every=0, covariance="diagonal",
+    env="deep_sea", horizon=12, episodes=120, chunk_steps=240, snapshot_every=0, covariance="diagonal",
     observation_noise=1e-3, prior_covariance=0.1, process_noise=1e-6,
 )  # fmt: skip
 
@@ -120,7 +136,7 @@ def test_thompson_finds_what_chance_does_not(train) -> None:
     found = {}
     for explore in ("thompson", "epsilon"):
         config = make_config("ekf_dqn", explore=explore, **DIVER)
-        chunks = config.episodes * config.horizon // config.chunk_steps
+        chunks = config.episodes * config.environment.horizon // config.learner.chunk_steps
         run = train(config, seeds=range(5), chunks=chunks)
         earned = np.concatenate([np.where(log.ended, log.earned, 0.0).max(axis=(1, 2))[None] for log in run.logs])
         found[explore] = int((earned.max(axis=0) > 0.5).sum())
@@ -137,14 +153,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_caution(trained: Path) -> None:
-    program = make_program(runs.read_config(trained))
-    belief = runs.load_belief(trained, program, "last")
+    learner = runs.read_config(trained).make_learner()
+    belief, view = runs.load_belief(trained, learner, "last"), learner.view
     obs = jax.random.normal(jax.random.key(0), (50, 4))
-    mean, deviation = (np.asarray(part) for part in jax.jit(program.values)(belief, obs))
+    mean, deviation = (np.asarray(part) for part in jax.jit(view.values)(belief, obs))
 
     def act(kappa: float) -> np.ndarray:
-        policy = cautious_policy(program.network, program.estimator, kappa)
-        return jax.jit(lambda belief: policy(belief, program.world.nominal)(obs))(belief)
+        policy = cautious_policy(view, kappa)
+        return jax.jit(lambda belief: policy(belief, view.env.nominal)(obs))(belief)
 
     for kappa in (0.7, -2.0):
         np.testing.assert_array_equal(act(kappa), np.argmax(mean - kappa * deviation, axis=1))
@@ -165,14 +181,14 @@ def test_a_posterior_as_the_next_prior(trained: Path, tmp_path: Path) -> None:
     config = settings(prior=str(trained), nominal="gravity=12", episodes=2, epsilon_start=0.1)
     runs.create(tmp_path / "next", config)
     program = make_program(config)
-    given = runs.load_belief(trained, program, "last")
-    begun = program.init(jax.random.key(0), runs.load_prior(tmp_path / "next", program))
+    given = runs.load_belief(trained, program.learner, "last")
+    begun = program.init(jax.random.key(0), runs.load_prior(tmp_path / "next", program.learner))
     np.testing.assert_array_equal(begun.agent.belief.theta, given.theta)
     np.testing.assert_array_equal(begun.agent.belief.P.groups[0], given.P.groups[0])
     np.testing.assert_array_equal(begun.agent.target, given.theta)
     assert begun.agent.belief.updates == 0 < given.updates
     train_together([tmp_path / "next"])
-    after = runs.load_belief(tmp_path / "next", program, "last")
+    after = runs.load_belief(tmp_path / "next", program.learner, "last")
     assert 0 < np.abs(after.theta - given.theta).max() < 0.5 * np.abs(given.theta).max()
 
 
@@ -181,7 +197,7 @@ BAD_PRIORS: dict[str, tuple[str, tuple[str, ...]]] = {
     "another network": ("train deep_rok --prior {run}", ("belief.theta", "float32")),
     "no posterior": ("train dqn --prior {run}", ("prior is", "dqn has no posterior")),
     "directed": ("train rtd_dqn --explore ucb", ("explore is 'ucb'", "rtd_dqn has no posterior")),
-    "spread": ("train rtd_dqn --confidence spread", ("confidence is 'spread'", "rtd_dqn has no posterior")),
+    "spread": ("train rtd_dqn --confidence spread", ("confidence is 'spread'", "has no posterior")),
 }
 
 
@@ -206,24 +222,24 @@ def test_prior_by_seed(trained: Path, tmp_path: Path) -> None:
     program = make_program(settings())
     for seed in (0, 1):
         runs.create(tmp_path / f"from-{seed}", settings(seed=seed, prior=str(seeds)))
-        given = runs.load_belief(folders[seed], program, "last")
+        given = runs.load_belief(folders[seed], program.learner, "last")
         assert given.updates > 0
-        np.testing.assert_array_equal(runs.load_prior(tmp_path / f"from-{seed}", program).theta, given.theta)
+        np.testing.assert_array_equal(runs.load_prior(tmp_path / f"from-{seed}", program.learner).theta, given.theta)
     with pytest.raises(DeeprokError, match="which has no seed-5"):
         runs.create(tmp_path / "from-5", settings(seed=5, prior=str(seeds)))
 
 
-# Changing confidence: a world where each level has an answer of its own.
+# Changing confidence: an environment where each level has an answer of its own.
 
 FORK: dict[str, Any] = dict(
-    world="fork", horizon=5, episodes=400, chunk_steps=400, warm_up=20, target_period=20, batch_size=10, hidden=(4,),
+    env="fork", horizon=5, episodes=400, chunk_steps=400, warm_up=20, target_period=20, batch_size=10, hidden=(4,),
     fixed_models="wind=0.5,prize=1.5; wind=0.5,prize=0.5", acting="member", robust_set="cvar", snapshot_every=0,
     observation_noise=0.05, process_noise=1e-5, prior_covariance=0.5, discount=0.9, epsilon_steps=1, epsilon_end=1.0,
 )  # fmt: skip
 
 
 def prize(run: Any, program: Any) -> float:
-    return float(program.network.apply(run.theta[0], np.array([0.0, 0.0, 1.0]))[0])
+    return float(program.learner.view.network.apply(run.theta[0], np.array([0.0, 0.0, 1.0]))[0])
 
 
 @pytest.mark.parametrize(
@@ -240,33 +256,15 @@ def test_level_follows_confidence(train, build, probes, changes: dict[str, Any],
     config = make_config("deep_rok", **FORK, **changes)
     run = train(config, chunks=4)
     assert prize(run, build(config).program) == pytest.approx(expected, abs=0.1)
-    if config.confidence == "spread":
+    if config.target.confidence == "spread":
         first, lately = run.last.agent.gains[0]
         assert lately < 0.3 * first
 
 
 def test_a_level_that_does_not_change_changes_nothing(train, probes) -> None:
     fixed = make_config("deep_rok", **FORK, robust_level=0.5)
-    same = dataclasses.replace(fixed, confidence="time", level_start=0.5, level_steps=50)
+    same = fixed.replace(confidence="time", level_start=0.5, level_steps=50)
     assert_equal_to_rounding(train(same, chunks=1).theta, train(fixed, chunks=1).theta)
-
-
-def test_noises_of_the_settings_are_schedules(x64) -> None:
-    config = settings(
-        observation_noise=0.4, observation_noise_end=0.1, process_noise=1e-2, process_noise_end=1e-4, noise_updates=2,
-        batching="joint", batch_size=2,
-    )  # fmt: skip
-    estimator = make_estimator(config, config.make_network(config.make_world()))
-    belief = estimator.init(jnp.zeros(3))
-    update = jax.jit(lambda belief: estimator.update(belief, lambda theta, x: theta @ x, jnp.ones((1, 3)), jnp.ones(1)))
-    P = 0.004 * np.eye(3)
-    # R = B·Pₙ of each update, and Pᵥ: in equal factors, then at the end.
-    for R, noise in ((0.8, 1e-2), (0.4, 1e-3), (0.2, 1e-4), (0.2, 1e-4)):
-        belief, _ = update(belief)
-        P = P + noise * np.eye(3)
-        q = np.ones(3)
-        P = P - np.outer(P @ q, q @ P) / (q @ P @ q + R)
-        np.testing.assert_allclose(estimator.posterior.covariance(belief), P, rtol=1e-6)
 
 
 def test_precision_is_that_of_the_whole_run(trained: Path, tmp_path: Path) -> None:
@@ -275,6 +273,6 @@ def test_precision_is_that_of_the_whole_run(trained: Path, tmp_path: Path) -> No
     for folder, precision in ((trained, "float32"), (tmp_path / "double", "float64")):
         config = runs.read_config(folder)
         with config.arithmetic():
-            belief = runs.load_belief(folder, make_program(config), "last")
+            belief = runs.load_belief(folder, config.make_learner(), "last")
         assert {str(leaf.dtype) for leaf in jax.tree.leaves(belief)} == {precision, "int32"}
     assert evaluate(tmp_path / "double", "pole_length=0.5", episodes=2, keep="last").episodes == 2

@@ -15,7 +15,8 @@ from rich.console import Console
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config, make_config
 from deeprok.training import progress
-from deeprok.training.progress import Pace, fraction_bar, training_line, watched, work_bar
+from deeprok.training.jobs import watched
+from deeprok.training.progress import Pace, fraction_bar, training_line, work_bar
 
 
 class Clock:

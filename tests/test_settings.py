@@ -28,23 +28,28 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
+from configurations import make_readable
 from jax.extend.linear_util import WrappedFun
 from jax.interpreters import partial_eval
 
+from deeprok.agents.algorithms import ALGORITHMS
+from deeprok.agents.learner import LEARNERS, PlaysTrajectories
+from deeprok.agents.network import MLP, NETWORKS, MLPSettings, NetworkPart
 from deeprok.agents.policy.gradient import PolicyBelief, PolicyState
-from deeprok.agents.q_learning import make_agent
+from deeprok.agents.targets import TARGETS
 from deeprok.core.errors import DeeprokError
-from deeprok.estimators import Fit, Keeper
+from deeprok.environments import ENVIRONMENTS
+from deeprok.estimators import ESTIMATORS, Fit
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
-from deeprok.runs.settings import ALGORITHMS, NOT_FOR_POLICIES, PARTS, Config, check, make_config
+from deeprok.runs.settings import Config, RunSettings, make_config
 from deeprok.training import loop as trainer
 from deeprok.training.scan import Log, Program, RunState, make_program
 
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 #: The rows that read most; the others are combinations of the same parts, and only a mistake in the row itself would
 #: show in them alone.
-RICHEST = ("rtd_dqn", "deep_rok", "bbb_rtd", "psgld_rtd", "ktd_rtd", "epopt")
+RICHEST = ("rtd_dqn", "deep_rok", "ktd_rtd", "epopt")
 richest_first = pytest.mark.parametrize(
     "algorithm", [pytest.param(name, marks=[] if name in RICHEST else pytest.mark.slow) for name in ALGORITHMS]
 )
@@ -65,29 +70,24 @@ LEARNING: dict[str, Any] = dict(
     **dict(chunk_steps=4, warm_up=2, target_period=3, epsilon_steps=5),
     **dict(robust_set="cvar", robust_level=0.5, confidence="time", level_start=0.9),
 )
+#: By estimator; for a learner that has none by the learner.
 BASES: dict[str, dict[str, Any]] = {
     "gradient": dict(**TINY, **LEARNING, batch_size=2),
-    "kalman": dict(
-        **TINY,
-        **LEARNING,
-        batch_size=2,
-        **dict(fading=0.01, variance_cap=2.0, iterations=2),
-        **dict(observation_noise_end=0.5, process_noise_end=1e-3, noise_updates=10),
-    ),
-    "backprop": dict(**TINY, **LEARNING, batch_size=2, weight_prior="mixture"),
-    "langevin": dict(**TINY, **LEARNING, batch_size=2, decay=0.3, burn_in=3, thinning=2, members=4),
+    "kalman": dict(**TINY, **LEARNING, batch_size=2),
+    "bayes_by_backprop": dict(**TINY, **LEARNING, batch_size=2, weight_prior="mixture"),
+    "psgld": dict(**TINY, **LEARNING, batch_size=2, decay=0.3, burn_in=3, thinning=2, members=4),
     "unscented": dict(**TINY, **LEARNING, adaptive_noise=0.01, process_noise=0.01, kappa=0.5),
-    "policy": dict(**TINY, trajectories=4, epochs=2, minibatches=2, entropy=0.01, level_iterations=3),
+    "policy_gradient": dict(**TINY, trajectories=4, epochs=2, minibatches=2, entropy=0.01, level_iterations=3),
 }
 
 TARGET: dict[str, Any] = dict(acting="sampled", target="gravity=5", particles=10)
 
-#: Another value of every setting of `Config`, whatever the estimator.
+#: Another value of every setting of a run and of its parts but the estimator.
 CHANGES: dict[str, Change] = {
     "preset": Change("paper"),
     "seed": Change(1),
     "episodes": Change(6),
-    "world": Change("deep_sea", dict(input_scale=())),
+    "env": Change("deep_sea"),
     "integrator": Change("semi-implicit"),
     "failing_reward": Change(0.5),
     "horizon": Change(5),
@@ -106,6 +106,7 @@ CHANGES: dict[str, Change] = {
     "double": Change(True, dict(double=False)),
     "hidden": Change((3,)),
     "activation": Change("relu"),
+    "network": Change("test_settings:TWICE"),
     "input_scale": Change((1.0, 2.0, 1.0, 1.0)),
     "prior": Change("earlier"),
     "precision": Change("float64"),
@@ -141,15 +142,8 @@ OWN_CHANGES: dict[str, dict[str, Change]] = {
         "learning_rate": Change(0.5),
         "covariance": Change("layer"),
         "rank": Change(2, dict(covariance="low_rank", rank=1)),
-        "fading": Change(0.02),
-        "variance_cap": Change(3.0),
-        "noise_updates": Change(20),
-        "observation_noise_end": Change(0.6),
-        "process_noise_end": Change(2e-3),
-        "adapt_noise": Change(0.2, dict(adapt_noise=0.1)),
-        "iterations": Change(3),
     },
-    "backprop": {
+    "bayes_by_backprop": {
         "observation_noise": Change(0.3),
         "learning_rate": Change(0.2),
         "initial_deviation": Change(0.06),
@@ -159,7 +153,7 @@ OWN_CHANGES: dict[str, dict[str, Change]] = {
         "wide_share": Change(0.4),
         "samples": Change(2),
     },
-    "langevin": {
+    "psgld": {
         "observation_noise": Change(0.3),
         "learning_rate": Change(0.2),
         "decay": Change(0.4),
@@ -180,8 +174,8 @@ OWN_CHANGES: dict[str, dict[str, Change]] = {
         "process_noise": Change(0.02),
         "kappa": Change(0.6),
     },
-    "policy": {
-        "world": Change("pendulum", dict(input_scale=())),
+    "policy_gradient": {
+        "env": Change("pendulum"),
         "inner": Change("natural"),
         "trajectories": Change(8),
         "learning_rate": Change(0.2),
@@ -206,12 +200,22 @@ OWN_CHANGES: dict[str, dict[str, Change]] = {
 }
 
 
+def kind_of(algorithm: str) -> str:
+    """Its entry in the tables."""
+    row = ALGORITHMS[algorithm]
+    return row.estimator or row.learner
+
+
+def is_robust(algorithm: str) -> bool:
+    return TARGETS[ALGORITHMS[algorithm].target].robust
+
+
 def rows(kind: str = "", robust: bool | None = None) -> set[str]:
-    """The algorithms with an estimator of that kind, or with such targets."""
+    """The algorithms of that kind, or with such targets."""
     return {
         name
-        for name, row in ALGORITHMS.items()
-        if (not kind or row.estimator == kind) and (robust is None or row.robust == robust)
+        for name in ALGORITHMS
+        if (not kind or kind_of(name) == kind) and (robust is None or is_robust(name) == robust)
     }
 
 
@@ -226,30 +230,18 @@ class Exempt(NamedTuple):
 #: Settings that are accepted and change nothing.
 UNREAD: list[Exempt] = [
     Exempt(set(ALGORITHMS), {"preset"}, "it tells where the other settings' values came from"),
-    Exempt(
-        rows(robust=False) - rows("policy"),
-        {"robust_set", "robust_level", "confidence", "level_start", "level_steps"},
-        "a nominal target has one outcome, which is its own worst case whatever the set",
-    ),
     Exempt(rows("gradient"), {"explore_scale"}, "it scales a posterior's deviation, and a point has none"),
-    Exempt(rows("unscented"), {"target_period"}, "values and rewards are compared without a target network"),
-    Exempt(rows("policy"), {"algorithm"}, "its row decides which settings it starts with and which are allowed"),
-    Exempt({"pg"}, {"level_iterations", "weigh"}, "all trajectories count alike at any time"),
 ]
 
 #: Settings whose change is refused.
 REFUSED: list[Exempt] = [
-    Exempt(rows("policy"), set(NOT_FOR_POLICIES), "whole trajectories: neither targets nor a replay"),
     Exempt(rows("gradient"), {"explore", "prior"}, "a point has no posterior"),
-    Exempt(rows("unscented"), {"batch_size", "replay_size", "train_every", "double"}, "each transition is seen once"),
-    Exempt({"pg"}, {"trajectory_set", "trajectory_level"}, "all trajectories count alike"),
 ]
 
 
 def settings_of(algorithm: str) -> list[str]:
-    """The names of all settings: those of `Config`, its estimator's among them."""
-    own = [f.name for f in dataclasses.fields(PARTS[ALGORITHMS[algorithm].estimator].settings)]
-    return [f.name for f in dataclasses.fields(Config) if f.name != "estimator"] + own
+    """The names of all settings: those of the run and of its parts."""
+    return list(make_config(algorithm).flat())
 
 
 def exempt(table: list[Exempt], algorithm: str) -> set[str]:
@@ -257,16 +249,16 @@ def exempt(table: list[Exempt], algorithm: str) -> set[str]:
 
 
 def change_of(algorithm: str, name: str) -> Change:
-    row = ALGORITHMS[algorithm]
-    if name == "algorithm":  # with the other kind of target; for policies any, but pg allows too little
-        robust = row.estimator == "policy" or not row.robust
-        return Change(min(rows(row.estimator, robust) - {algorithm}))
-    return OWN_CHANGES[row.estimator].get(name) or CHANGES[name]
+    kind = kind_of(algorithm)
+    if name == "algorithm":  # with the other kind of target
+        others = rows(kind, not is_robust(algorithm)) or rows(kind)
+        return Change(min(others - {algorithm}))
+    return OWN_CHANGES[kind].get(name) or CHANGES[name]
 
 
 @functools.cache
 def _base(algorithm: str, where: tuple[tuple[str, Any], ...]) -> Config:
-    return make_config(algorithm, **{**BASES[ALGORITHMS[algorithm].estimator], **dict(where)})
+    return make_readable(algorithm, **{**BASES[kind_of(algorithm)], **dict(where)})
 
 
 def base_of(algorithm: str, change: Change) -> Config:
@@ -276,13 +268,33 @@ def base_of(algorithm: str, change: Change) -> Config:
 
 def changed(config: Config, name: str, value: Any) -> Config:
     """The settings with another value of one; raises where that is refused."""
-    if name in vars(config.estimator):
-        estimator = dataclasses.replace(config.estimator, **{name: value})
-        config = dataclasses.replace(config, estimator=estimator)
-    else:
-        config = dataclasses.replace(config, **{name: value})
-    check(config)
-    return config
+    if name in ("algorithm", "env", "network") and isinstance(value, str):  # which decide what settings there are
+        flat = {key: kept for key, kept in config.flat().items() if key not in ("algorithm", "preset", "input_scale")}
+        algorithm, part = (value, {}) if name == "algorithm" else (config.algorithm, {name: value})
+        return make_readable(algorithm, **{**flat, **part})
+    return config.replace(**{name: value})
+
+
+class _Twice(NamedTuple):
+    """A perceptron whose outputs count twice."""
+
+    inner: MLP
+
+    num_weights = property(lambda self: self.inner.num_weights)
+    slices = property(lambda self: self.inner.slices)
+    neurons = property(lambda self: self.inner.neurons)
+
+    def init(self, key: jax.Array) -> jax.Array:
+        return self.inner.init(key)
+
+    def apply(self, theta: jax.Array, obs: jax.Array) -> jax.Array:
+        return 2.0 * self.inner.apply(theta, obs)
+
+
+TWICE = NetworkPart(
+    MLPSettings,
+    lambda settings, scale, outputs: _Twice(MLP((len(scale), *settings.hidden, outputs), settings.activation, scale)),
+)
 
 
 # --- what is computed ------------------------------------------------------------------------------------
@@ -355,26 +367,32 @@ def start(config: Config, program: Program) -> Any:
 
 def agent(config: Config, program: Program) -> Any:
     """Acting and learning alone, half of a chunk."""
-    if config.row.estimator == "policy":
+    agent, state = program.learner, template(program).agent
+    if isinstance(agent.plays, PlaysTrajectories):
         return None
-    agent, state = make_agent(config, program.world), template(program).agent
-    draw = jax.eval_shape(agent.draw, jax.random.key(0))
+    draw = jax.eval_shape(lambda key: agent.draw(key, ()), jax.random.key(0))
 
     def step(state: Any, draw: Any, obs: jax.Array, t: jax.Array) -> Any:
-        return agent.act(state, draw, obs, t), agent.learn(state, draw, t, jnp.array(True))
+        return agent.act(state, draw, obs, t), agent.learn(state, draw, t, jnp.array(True), None)
 
-    return traced(jax.jit(step), state, draw, jnp.zeros(program.network.sizes[0]), jnp.int32(0))
+    return traced(jax.jit(step), state, draw, jnp.zeros(len(agent.view.env.observation_scale)), jnp.int32(0))
+
+
+def start_and_agent(config: Config, program: Program) -> Any:
+    return start(config, program), agent(config, program)
 
 
 def chunk(config: Config, program: Program) -> Any:
-    return traced(program.chunk, stacked(template(program)), jnp.int32(0))
+    return traced(program.advance, stacked(template(program)), jnp.int32(0))
 
 
 def trial(config: Config, program: Program) -> Any:
     """The trial on held-out models, but for the episodes themselves."""
 
-    def play(world: Any, act: Any, models: Any, key: jax.Array, epsilon: Any) -> jax.Array:
-        return jnp.stack([*models.values()]) * epsilon + jnp.sum(act(jnp.zeros((1, program.network.sizes[0]))))
+    def play(env: Any, act: Any, models: Any, key: jax.Array, epsilon: Any) -> jax.Array:
+        return jnp.stack([*models.values()]) * epsilon + jnp.sum(
+            act(jnp.zeros((1, len(program.learner.view.env.observation_scale))))
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer, "play_episodes", play)
@@ -395,11 +413,14 @@ def folder(config: Config, program: Program) -> Any:
         return dataclasses.replace(states, episodes=states.episodes + 1, steps=states.steps + 1), log
 
     load_prior = runs.load_prior
-    stand_in = program._replace(estimator=Keeper(lambda belief: belief.theta, None), init=begin, chunk=count)
+    learner = program.learner
+    view = learner.view._replace(mean=lambda belief: belief.theta, posterior=None)
+    counting = learner._replace(view=view, metrics=lambda t, belief: {})
+    stand_in = program._replace(learner=counting, init=begin, advance=count)
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as name, jax.disable_jit():
         patch.setattr(trainer, "make_program", lambda config: stand_in)
         patch.setattr(trainer, "_make_trial", lambda config, program: lambda belief: jnp.zeros(1))
-        patch.setattr(runs, "load_prior", lambda folder, _: load_prior(folder, program))
+        patch.setattr(runs, "load_prior", lambda folder, _: load_prior(folder, learner))
         run = Path(name) / "run"
         runs.create(run, config)
         trainer.train_together([run])
@@ -415,6 +436,7 @@ SHOWS: dict[str, Part] = {
     **dict.fromkeys(("integrator", "failing_reward", "nominal", "chunk_steps"), chunk),
     **dict.fromkeys(("box", "models", "draw", "fixed_models", "acting"), chunk),
     **dict.fromkeys(("prior_covariance", "initial_deviation", "source_spread"), start),
+    "observation_noise": start_and_agent,  # the extended Kalman filter stores it, the other estimators compile it
     **dict.fromkeys(("trial_models", "trial_epsilon"), trial),
     **dict.fromkeys(("seed", "prior", "trial_every"), folder),
 }
@@ -439,7 +461,8 @@ def differ(base: Config, other: Config, parts: Iterable[Part]) -> bool:
 @pytest.fixture(autouse=True)
 def cheap_tracing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Seeds are traced one by one, which costs half (how they are arranged is no setting), and nothing is kept."""
-    monkeypatch.setattr(Config, "in_step", False)
+    make = Config.make_learner
+    monkeypatch.setattr(Config, "make_learner", lambda config: make(config)._replace(seeds="loop"))
     gc.disable()  # which saves a fifth
     yield
     gc.enable()
@@ -458,12 +481,17 @@ def earlier_run(algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_tables_name_every_setting_and_no_other() -> None:
-    shared = {f.name for f in dataclasses.fields(Config)} - {"estimator", "algorithm"}
-    assert set(CHANGES) == shared
-    assert set(OWN_CHANGES) == set(BASES) == set(PARTS)
-    for kind, part in PARTS.items():
-        own = {f.name for f in dataclasses.fields(part.settings)}
-        assert own <= set(OWN_CHANGES[kind]) <= own | shared
+    kinds: tuple[Mapping[str, Any], ...] = (ENVIRONMENTS, NETWORKS, TARGETS)
+    shared = {f.name for f in dataclasses.fields(RunSettings)} - {"algorithm"}
+    shared |= {f.name for kind in kinds for part in kind.values() for f in dataclasses.fields(part.settings)}
+    shared |= {f.name for f in dataclasses.fields(LEARNERS["q_learning"].settings)}
+    own = {kind: {f.name for f in dataclasses.fields(part.settings)} for kind, part in ESTIMATORS.items()}
+    own["policy_gradient"] = {f.name for f in dataclasses.fields(LEARNERS["policy_gradient"].settings)}
+    own["policy_gradient"] |= {f.name for f in dataclasses.fields(TARGETS["worst_trajectories"].settings)}
+    assert set(CHANGES) == shared - own["policy_gradient"]
+    assert set(OWN_CHANGES) == set(BASES) == set(own)
+    for kind, names in own.items():
+        assert names <= set(OWN_CHANGES[kind]) <= names | shared
     assert set(SHOWS) <= shared.union(*OWN_CHANGES.values())
     for entry in UNREAD + REFUSED:
         for algorithm in entry.algorithms:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import deeprok
-from deeprok.agents.network import QNetwork
+from deeprok.agents.network import MLP
 from deeprok.estimators import Estimator, Observation, block, diagonal, ekf, full, low_rank
 from deeprok.training.scan import make_program
 
@@ -47,7 +47,7 @@ def test_preset_paper_of_epopt_learns() -> None:
     program = make_program(config)
     states = jax.jit(jax.vmap(program.init))(jnp.stack([jax.random.key(0)]))
     for iteration in range(15):
-        states, log = program.chunk(states, iteration * config.chunk_steps)
+        states, log = program.advance(states, iteration)
     assert np.mean(log.earned) > 180
 
 
@@ -56,15 +56,15 @@ def test_a_million_updates_of_a_cart_pole_run() -> None:
     program = make_program(config)
     states = jax.jit(jax.vmap(program.init))(jnp.stack([jax.random.key(0)]))
     prior = float(states.agent.belief.P.groups[0][0, 0, 0, 0])
-    chunks = (config.warm_up + UPDATES) // config.chunk_steps + 1
+    chunks = (config.learner.warm_up + UPDATES) // config.learner.chunk_steps + 1
     for chunk in range(chunks):
-        states, log = program.chunk(states, chunk * config.chunk_steps)
+        states, log = program.advance(states, chunk)
         if chunk % 50 == 0 or chunk == chunks - 1:
             P = np.asarray(states.agent.belief.P.groups[0][0, 0])[:, : states.agent.belief.theta.shape[1]]
             np.testing.assert_array_equal(P, P.T)
             assert np.linalg.eigvalsh(P.astype(float)).min() > 0
             np.linalg.cholesky(P)
-            assert np.asarray(log.fit.health.floored).sum() == 0
+            assert np.asarray(log.fit.health.extras["floored"]).sum() == 0
     assert states.agent.belief.updates[0] >= UPDATES
     # It has learned along what it sees; where it does not, process noise has added up.
     assert np.linalg.eigvalsh(P.astype(float)).min() < 0.1 * prior
@@ -90,7 +90,7 @@ def run_long(estimator: Estimator, theta: jax.Array, h: Observation, told: Told)
             xs, ys = told(jax.random.fold_in(jax.random.key(1), update), update)
             belief, fit = estimator.update(belief, h, xs, ys)
             health = fit.health
-            return (belief, floored + health.floored, jnp.minimum(least, health.variance)), None
+            return (belief, floored + health.extras["floored"], jnp.minimum(least, health.variance)), None
 
         start = (belief, jnp.zeros(()), jnp.asarray(jnp.inf))
         (belief, floored, least), _ = jax.lax.scan(step, start, first + jnp.arange(CHECK_EVERY))
@@ -184,7 +184,7 @@ def test_a_million_updates_of_a_hostile_stream(structure: str, batching: str, ki
 
 @pytest.mark.parametrize("noises", [(0.12, 4e-9, 0.004), (1e-3, 0.01, 1.0)], ids=["tuned", "paper"])
 def test_a_million_updates_of_the_cart_pole_network(noises: tuple[float, float, float]) -> None:
-    network, batch = QNetwork((4, 20, 20, 2), "tanh", (1.0, 1.0, 1.0, 1.0)), 10
+    network, batch = MLP((4, 20, 20, 2), "tanh", (1.0, 1.0, 1.0, 1.0)), 10
 
     def told(key: jax.Array, update: jax.Array) -> tuple[Any, jax.Array]:
         obs_key, action_key, label_key = jax.random.split(key, 3)

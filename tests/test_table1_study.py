@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from deeprok.agents.algorithms import ALGORITHMS
 from deeprok.runs import folder as runs
-from deeprok.runs.settings import ALGORITHMS, Config, make_config
+from deeprok.runs.settings import Config, make_config
 from studies import engine, exam, plan, table1
+from studies.engine import Options, run_study
 from studies.exam import CONDITIONS
 from studies.table1_page import SYSTEMS, table1_page
 
@@ -39,17 +41,10 @@ def study(out: Path, seeds: int) -> tuple[dict[str, Any], str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan, "make_config", small)
         patch.setattr(plan, "TUNING_SEEDS", (1000,))
-        for module in (exam, table1):
-            patch.setattr(module, "CONDITIONS", SOME)
+        patch.setattr(exam, "CONDITIONS", SOME)
         patch.setattr(engine, "search_linear", lambda *_: np.array([0.0217, 0.0464, 1.0, 0.1881]))
-        found = table1.study_systems(
-            seeds=seeds,
-            out=out,
-            episodes=50,
-            processes=1,
-            console=Console(file=io.StringIO()),
-            results=Console(file=written, width=200),
-        )
+        options = Options(seeds=seeds, out=out, episodes=50, jobs=1)
+        found = run_study(table1.STUDY, options, Console(file=io.StringIO()), Console(file=written, width=200))
     return found, written.getvalue()
 
 

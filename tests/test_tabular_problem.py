@@ -269,18 +269,18 @@ BAD_ARRAYS: list[tuple[str, Callable[[], RMDP], str]] = [
     (
         "unseen action",
         lambda: from_samples(*SEEN, [0.0] * 4),
-        r"show no \(s, a\) = \(1, 1\), nor 0 others of 4; unseen_",
+        r"\(s, a\) = \(1, 1\) and 0 others of 4 were never observed; unseen_",
     ),
     ("unseen actions", lambda: from_samples(*SEEN, [0.0] * 4, unseen_actions="drop"), "unknown unseen_actions 'drop'"),
     (
         "unseen reward",
         lambda: from_samples(*SEEN, [1.0, 3.0, 0.0, 0.0], unseen_actions="leave_out"),
-        r"rewards of \(s, a\) = \(0, 0\) differ by successor, and 2 successors .*; give unseen_reward, .* possible$",
+        r"rewards of \(s, a\) = \(0, 0\) differ .*, and 2 possible successors .*; give unseen_reward, .* possible$",
     ),
     (
         "impossible",
         lambda: from_samples(*SEEN, [0.0] * 4, possible=np.eye(2), unseen_actions="leave_out"),
-        r"possible is false for \(s, a\) = \(0, 0\) and its successor 1, which the samples show",
+        r"possible is false for \(s, a\) = \(0, 0\) and its successor 1, which was observed",
     ),
     (
         "shape of possible",
@@ -296,7 +296,7 @@ BAD_ARRAYS: list[tuple[str, Callable[[], RMDP], str]] = [
     (
         "models",
         lambda: from_models([from_arrays(P, R), from_arrays(P[:, :1], R[:, :1])]),
-        r"models\[1\] has not the states",
+        r"models\[1\] has other states",
     ),
     (
         "rewards",

@@ -8,7 +8,8 @@ import pytest
 
 from deeprok.core.errors import DeeprokError
 from deeprok.tabular import RMDP, solve
-from deeprok.tabular.problems import PROBLEMS, american_put, make, parse
+from deeprok.tabular.literature import american_put
+from deeprok.tabular.problems import PROBLEMS, make, parse
 
 # --- oracles ------------------------------------------------------------------------------------------
 
@@ -40,8 +41,8 @@ def binomial_tree(spot: float, dates: int, chance: float, discount: float) -> fl
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_problem_is_a_model_with_a_name_for_each_state_and_action(name: str) -> None:
     found = make(name)
-    assert len(found.labels.states) == len(set(found.labels.states)) == found.model.states
-    assert len(found.labels.actions) == len(set(found.labels.actions)) == found.model.actions
+    assert len(found.names.states) == len(set(found.names.states)) == found.model.states
+    assert len(found.names.actions) == len(set(found.names.actions)) == found.model.actions
     assert 0 < found.discount < 1
     np.testing.assert_allclose(
         np.add.reduceat(found.model.probability, found.model.start[:-1][found.model.valid.ravel()]), 1
@@ -64,8 +65,8 @@ def test_parameters_are_read() -> None:
     [
         ("riverswim", "unknown problem 'riverswim': did you mean 'river_swim'?"),
         ("garnet:state=3", "unknown parameter of garnet 'state': did you mean 'states'?"),
-        ("garnet:states", "'states' in 'garnet:states' is no parameter; they are written garnet:name=value,…"),
-        ("garnet:", "'' in 'garnet:' is no parameter"),
+        ("garnet:states", "'states' in 'garnet:states' is not a parameter; write garnet:name=value,…"),
+        ("garnet:", "'' in 'garnet:' is not a parameter"),
         ("garnet:states=3.5", "garnet: states is '3.5'; it must be a whole number"),
         ("garnet:states=3,states=4", "states is given twice"),
         ("garnet:states=3", "garnet: branching is 5; there are only 3 states"),
@@ -213,7 +214,7 @@ def test_flight_in_steady_weather_is_the_shortest_path(delay: float) -> None:
     values, _ = plain(found.model, 1.0, 14)
     for w, raging in enumerate(((True, True), (True, False), (False, True), (False, False))):
         assert values[w] == pytest.approx(-shortest_flight(raging, delay))
-    assert found.labels.states[:4] == [
+    assert found.names.states[:4] == [
         "leg 0, lane +0, SS",
         "leg 0, lane +0, S-",
         "leg 0, lane +0, -S",

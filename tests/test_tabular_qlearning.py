@@ -67,7 +67,7 @@ def test_first_updates_by_hand(x64) -> None:
     learner = update(learner, 1, 0, 0.0, 0)
     assert learner.q[1, 0] == pytest.approx(0.5 * second / 1.5)
     assert learner.q[1, 1] == -jnp.inf
-    np.testing.assert_array_equal(learner.seen.sum(-1), [[0, 2], [1, 0]])
+    np.testing.assert_array_equal(learner.counts.sum(-1), [[0, 2], [1, 0]])
     for reward in (5.0, 1.0):
         learner = update(learner, 1, 0, reward, 0)
     assert learner.reward[1, 0, 0] == pytest.approx(2.0)  # the mean of 0, 5 and 1

@@ -16,7 +16,7 @@ from scipy.stats import binom
 from deeprok.core.errors import DeeprokError
 from deeprok.tabular import (
     RMDP,
-    SETS,
+    TABULAR_SETS,
     Solution,
     evaluate,
     from_arrays,
@@ -581,7 +581,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"set": "cvar", "radius": 0.5, "rect": "s"},
         "rect is 's' and set 'cvar'; the sets with a budget to share are contamination, l1",
     ),
-    ({"radius": np.inf, "rect": "s"}, "radius is inf; a budget to share is a finite number"),
+    ({"radius": np.inf, "rect": "s"}, "radius is inf; a shared budget must be finite"),
     ({"set": "finite"}, "the problem has no models"),
     ({"weights": np.ones(5), "set": "kl"}, "weights are given, but set is 'kl'"),
     ({"weights": np.ones(4)}, r"weights has the shape \[4\]; it must be \[S\] = \[5\]"),
@@ -613,7 +613,7 @@ def test_all_states_need_all_rewards() -> None:
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
-        ([0, 0, 0, 1, 0], "policy takes action 1 in state 3, which has not got it"),
+        ([0, 0, 0, 1, 0], "policy takes action 1 in state 3, which does not have it"),
         ([0, 0, 0, 3, 0], "policy takes action 3 in state 3"),
         ([0, 0], r"policy has the shape \[2\]"),
         (np.zeros((5, 3)), r"policy is \[0.0, 0.0, 0.0\] in state 0"),
@@ -663,7 +663,7 @@ def test_bad_sweeps(arguments: dict[str, Any], said: str) -> None:
 
 
 def test_every_set_is_tested() -> None:
-    assert set(SETS) == set(LEVELS) | {"finite"}
+    assert set(TABULAR_SETS) == set(LEVELS) | {"finite"}
     assert not jax.config.jax_enable_x64  # double precision stays inside the solvers
     assert jnp.zeros(1).dtype == jnp.float32
 
@@ -679,4 +679,4 @@ def test_examples_of_the_documentation_run(capsys: pytest.CaptureFixture[str]) -
     np.testing.assert_allclose(scope["judged"].values, scope["shared"].values, atol=1e-7)
     np.testing.assert_allclose(scope["learnt"].values, [20.736, 23.616, 27.616], rtol=0.03)
     assert "[20.736 23.616 27.616]" in capsys.readouterr().out
-    assert set(re.findall(r"^\| `(\w+)` \| (?:.*)\| (?:yes|no) \|$", page, re.MULTILINE)) == set(SETS)
+    assert set(re.findall(r"^\| `(\w+)` \| (?:.*)\| (?:yes|no) \|$", page, re.MULTILINE)) == set(TABULAR_SETS)

@@ -15,7 +15,7 @@ from scipy.optimize import linprog
 from scipy.special import rel_entr
 from test_tabular_solve import plain_policy, random_problem
 
-from deeprok.tabular import RMDP, SETS, Solution, evaluate, from_arrays, solve
+from deeprok.tabular import RMDP, TABULAR_SETS, Solution, evaluate, from_arrays, solve
 from deeprok.tabular import s_rectangular as srect
 from deeprok.uncertainty.sets import Tangent, ellipsoid, fill, transport
 from deeprok.uncertainty.sets.fill import l1_best_policy, l1_of_policy
@@ -205,8 +205,8 @@ class Found(NamedTuple):
 def both(family: str, problem: Problem, budget: jax.Array) -> Found:
     p, v, tangent = problem.p, problem.v, FAMILIES[family].tangent
     if tangent is None:
-        best = SETS[family].shared.best_policy(p, v, problem.valid, budget)
-        of_policy = functools.partial(SETS[family].shared.of_policy, p, v)
+        best = TABULAR_SETS[family].shared.best_policy(p, v, problem.valid, budget)
+        of_policy = functools.partial(TABULAR_SETS[family].shared.of_policy, p, v)
     else:
         each = functools.partial(jax.vmap(tangent, (0, 0, 0, None)), p, v)
         best = srect.by_tangents(lambda share: each(share, problem.extra), problem.valid, budget)
@@ -247,7 +247,7 @@ def test_policy_nature_and_value_are_the_best_there_are(name: str) -> None:
 
 
 def test_every_set_with_a_budget_is_tested() -> None:
-    assert {name for name, family in SETS.items() if family.shares_budget} == set(FAMILIES) - {"weighted l1"}
+    assert {name for name, family in TABULAR_SETS.items() if family.shares_budget} == set(FAMILIES) - {"weighted l1"}
 
 
 def test_known_numbers(x64) -> None:
@@ -329,7 +329,9 @@ def test_a_policy_that_is_not_the_best_is_found_out(monkeypatch: pytest.MonkeyPa
         best = l1_best_policy(*args)
         return best._replace(policy=jnp.full_like(best.policy, 0.5))
 
-    monkeypatch.setitem(SETS, "tv", SETS["l1"]._replace(shared=SharedBudget(wrong, l1_of_policy)))
+    monkeypatch.setitem(
+        TABULAR_SETS._entries, "tv", TABULAR_SETS["l1"]._replace(shared=SharedBudget(wrong, l1_of_policy))
+    )
     setting: dict[str, Any] = {"radius": 0.3, "discount": 0.9, "rect": "s", "method": "vi"}
     given = {key: value for key, value in setting.items() if key != "method"}
     found, exact = solve(problem, "tv", **setting), solve(problem, "l1", **setting).values

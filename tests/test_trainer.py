@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
+from configurations import make_readable
 from scipy import stats
 
 from deeprok.core.errors import DeeprokError
@@ -27,6 +28,7 @@ from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config, make_config
 from deeprok.training import loop as trainer
 from deeprok.training.loop import Report, interruptions, progress_of, train_together
+from deeprok.training.scan import Log
 
 SMALL: dict[str, Any] = dict(
     hidden=(4,), episodes=30, horizon=40, models=3, batch_size=4, warm_up=20, target_period=50, epsilon_steps=300,
@@ -37,7 +39,7 @@ CONFIGS: dict[str, Config] = {
     # Runs that end within a round of steps, and trials that are rarer than chunks.
     "rtd_dqn": make_config("rtd_dqn", **SMALL | dict(train_every=2, trial_every=2)),
     "averaged": make_config("deep_rok", **SMALL, **QUIET, batching="averaged"),
-    # All that a belief or an agent may carry along: drawn weights, an estimated noise, a gain that is followed.
+    # All that a belief or an agent may carry along: drawn weights, a gain that is followed.
     "directed": make_config(
         "deep_rok",
         **SMALL,
@@ -46,16 +48,13 @@ CONFIGS: dict[str, Config] = {
         covariance="low_rank",
         rank=2,
         explore="thompson",
-        adapt_noise=0.01,
-        fading=1e-3,
-        variance_cap=0.1,
         confidence="spread",
         level_start=1.0,
         precision="float64",
     ),
     "backprop": make_config("bbb_rtd", **SMALL, explore="thompson", weight_prior="mixture"),
     "langevin": make_config("psgld_rtd", **SMALL, explore="thompson", burn_in=50, thinning=7, members=5),
-    "unscented": make_config("ktd_rtd", **SMALL | dict(batch_size=1), explore="thompson", prior_covariance=0.1),
+    "unscented": make_readable("ktd_rtd", **SMALL | dict(batch_size=1), explore="thompson", prior_covariance=0.1),
 }
 FRAGILE: dict[str, Any] = SMALL | dict(warm_up=100, chunk_steps=50, epsilon_steps=100_000)
 # Seed 3 breaks down as soon as it learns; seed 6 has done its episodes by then.
@@ -65,14 +64,14 @@ WILD = make_config("rtd_dqn", **FRAGILE | dict(episodes=3), optimizer="sgd", lea
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once() -> Iterator[None]:
     """Runs whose settings differ by their seed only share compiled functions."""
-    make_program, make_trial, make_look = trainer.make_program, trainer._make_trial, trainer._make_look
+    make_program, make_trial, make_spread = trainer.make_program, trainer._make_trial, trainer.make_spread
     program = functools.cache(make_program)
     trial = functools.cache(lambda config: make_trial(config, program(config)))
-    looks: dict[int, Any] = {}  # by the program, which is kept
+    spreads: dict[int, Any] = {}  # by the learner, which is kept
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer, "make_program", lambda config: program(dataclasses.replace(config, seed=0)))
         patch.setattr(trainer, "_make_trial", lambda config, _: trial(dataclasses.replace(config, seed=0)))
-        patch.setattr(trainer, "_make_look", lambda made: looks.setdefault(id(made), make_look(made)))
+        patch.setattr(trainer, "make_spread", lambda made: spreads.setdefault(id(made), make_spread(made)))
         yield
 
 
@@ -167,7 +166,7 @@ def test_resumed_equals_uninterrupted(uninterrupted, tmp_path: Path, name: str) 
     for chunks in (1, 2):
         interrupt(folder, chunks)
     steps, episodes = progress_of(folder)
-    assert steps == 3 * CONFIGS[name].chunk_steps == metrics(folder)[-1]["steps"]
+    assert steps == 3 * CONFIGS[name].learner.chunk_steps == metrics(folder)[-1]["steps"]
     assert 0 < episodes < CONFIGS[name].episodes
     assert tensors(folder)["run.episode.step"] > 0  # within an episode
     train_together([folder])
@@ -302,14 +301,16 @@ def test_metrics_lines(uninterrupted, name: str) -> None:
     steps, episodes = progress_of(folder)
     returns = [x for line in lines for x in line["returns"]]
     assert (lines[-1]["steps"], lines[-1]["episodes"]) == (steps, episodes)
-    assert [line["steps"] for line in lines[:-1]] == [config.chunk_steps * (i + 1) for i in range(len(lines) - 1)]
+    assert [line["steps"] for line in lines[:-1]] == [
+        config.learner.chunk_steps * (i + 1) for i in range(len(lines) - 1)
+    ]
     assert len(returns) == config.episodes
-    assert all(1 <= x <= config.horizon for x in returns)
+    assert all(1 <= x <= config.environment.horizon for x in returns)
     # A step earns 1, the one that fails 0; only an episode that was cut off earns its full length.
-    assert sum(returns) + sum(x < config.horizon for x in returns) == steps
+    assert sum(returns) + sum(x < config.environment.horizon for x in returns) == steps
     assert np.isfinite([line["loss"] for line in lines]).all()
     assert all(("innovation_variance" in line) == (name != "rtd_dqn") for line in lines)
-    by_chance = config.explore == "epsilon"
+    by_chance = config.learner.explore == "epsilon"
     assert lines[0]["epsilon"] == pytest.approx(1 - 0.9 * 100 / 300 if by_chance else 0.0)
     tried = [i for i, line in enumerate(lines) if "trial_return" in line]
     due = {i for i in range(len(lines)) if (i + 1) % config.trial_every == 0} | {len(lines) - 1}
@@ -325,7 +326,7 @@ def test_best_is_the_best_trial(uninterrupted, tmp_path: Path, name: str) -> Non
     assert (stored["best.trial_return"], stored["best.steps"]) == (np.float32(score), steps)
     if steps < stored["run.steps"]:
         again = new_run(tmp_path, CONFIGS[name])
-        interrupt(again, steps // CONFIGS[name].chunk_steps)
+        interrupt(again, steps // CONFIGS[name].learner.chunk_steps)
         best = tensors(again)["run.agent.belief.theta"]
     else:
         best = stored["run.agent.belief.theta"]
@@ -334,9 +335,9 @@ def test_best_is_the_best_trial(uninterrupted, tmp_path: Path, name: str) -> Non
 
 def test_of_equal_trials_the_first_is_best(uninterrupted) -> None:
     program = trainer.make_program(CONFIGS["rtd_dqn"])
-    belief = runs.load_belief(uninterrupted("rtd_dqn"), program, "last")
+    belief = runs.load_belief(uninterrupted("rtd_dqn"), program.learner, "last")
     belief = jax.tree.map(lambda leaf: np.asarray(leaf)[None], belief)
-    best = runs.Best(belief=belief, trial_return=np.float32([7.0]), steps=np.int32([100]))
+    best = trainer.Best(belief=belief, trial_return=np.float32([7.0]), steps=np.int32([100]))
     for score, tried, expected in ((7.0, True, 100), (7.5, True, 200), (7.5, False, 100), (6.0, True, 100)):
         kept = trainer._better(best, belief, np.float32([score]), np.int32([200]), np.array([tried]))
         assert kept.steps == expected
@@ -344,7 +345,7 @@ def test_of_equal_trials_the_first_is_best(uninterrupted) -> None:
 
 def trial(belief: float, **changes: Any) -> float:
     """A trial's mean return with weights that all have one value."""
-    config = dataclasses.replace(CONFIGS["rtd_dqn"], **changes)
+    config = CONFIGS["rtd_dqn"].replace(**changes)
     program = trainer.make_program(config)
     fresh = jax.eval_shape(program.init, jax.random.key(0)).agent.belief
     filled = jax.tree.map(lambda leaf: jnp.full((1, *leaf.shape), belief, leaf.dtype), fresh)
@@ -366,9 +367,9 @@ def test_trials_have_random_actions() -> None:
 def test_band_of_consistent_innovations(uninterrupted) -> None:
     config = CONFIGS["averaged"]
     for line, updates in zip(
-        metrics(uninterrupted("averaged")), (config.chunk_steps - config.warm_up, 100), strict=False
+        metrics(uninterrupted("averaged")), (config.learner.chunk_steps - config.learner.warm_up, 100), strict=False
     ):
-        count = updates * config.batch_size
+        count = updates * config.learner.batch_size
         low, high = line["consistency_band"]
         assert stats.chi2.cdf(low * count, count) == pytest.approx(0.025)
         assert stats.chi2.cdf(high * count, count) == pytest.approx(0.975)
@@ -378,7 +379,7 @@ def test_prior_has_random_numbers_of_its_own(uninterrupted, tmp_path: Path) -> N
     source = uninterrupted("backprop")
     streams = [tensors(source)["run.agent.belief.stream"]]
     for seed in (0, 1):
-        config = dataclasses.replace(CONFIGS["backprop"], prior=str(source), seed=seed)
+        config = CONFIGS["backprop"].replace(prior=str(source), seed=seed)
         runs.create(tmp_path / str(seed), config)
         streams.append(safetensors.numpy.load_file(tmp_path / str(seed) / runs.PRIOR)["belief.stream"])
     assert len({stream.tobytes() for stream in streams}) == 3
@@ -388,15 +389,15 @@ def test_best_and_last_weights(uninterrupted) -> None:
     folder = uninterrupted("averaged")
     stored = tensors(folder)
     assert stored["best.steps"] < stored["run.steps"]
-    program = trainer.make_program(CONFIGS["averaged"])
-    best, last = (runs.load_belief(folder, program, keep) for keep in runs.KEEPS)
+    learner = trainer.make_program(CONFIGS["averaged"]).learner
+    best, last = (runs.load_belief(folder, learner, keep) for keep in runs.KEEPS)
     for prefix, belief in (("best.belief", best), ("run.agent.belief", last)):
         np.testing.assert_array_equal(belief.theta, stored[f"{prefix}.theta"])
         np.testing.assert_array_equal(belief.P.groups[0], stored[f"{prefix}.P.groups.0"])
         assert belief.updates == stored[f"{prefix}.updates"]
     assert not np.array_equal(best.theta, last.theta)
     assert best.updates < last.updates
-    assert runs.best_trial(folder, program) == stored["best.trial_return"]
+    assert runs.best_trial(folder, learner) == stored["best.trial_return"]
 
 
 BREAKDOWNS = {
@@ -474,9 +475,9 @@ def broken_belief() -> Callable[..., str | None]:
         belief = ekf(prior_covariance=P(n)).init(jnp.full(n, theta))
         stacked = jax.tree.map(lambda x: x[None], belief)
         state = dataclasses.replace(states, agent=dataclasses.replace(states.agent, belief=stacked))
-        health = Health(np.array([[1.0] * 99 + [variance]]), *[np.zeros((1, 100))] * 4)
-        log = trainer.Log(np.zeros(1), np.zeros(1), np.ones((1, 100), bool), Fit(np.zeros((1, 100)), health))
-        return trainer._breakdown(state, log, trainer._make_look(program)(stacked), 0, program, config)
+        health = Health(np.array([[1.0] * 99 + [variance]]), *[np.zeros((1, 100))] * 2)
+        log = Log(np.zeros(1), np.zeros(1), np.ones((1, 100), bool), Fit(np.zeros((1, 100)), health))
+        return trainer.breakdown(state, log, trainer.make_spread(program.learner)(stacked), 0, program.learner)
 
     return said
 
@@ -583,7 +584,7 @@ def test_interruptions_in_another_thread() -> None:
 
 
 def test_checkpoint_of_other_settings(uninterrupted, tmp_path: Path) -> None:
-    folder = new_run(tmp_path, dataclasses.replace(CONFIGS["averaged"], hidden=(5,)))
+    folder = new_run(tmp_path, CONFIGS["averaged"].replace(hidden=(5,)))
     shutil.copy(uninterrupted("averaged") / runs.CHECKPOINT, folder)
     with pytest.raises(DeeprokError, match=r"'run\.agent\.belief\.theta' is float32\[30\] .* float32\[37\]"):
         train_together([folder])

@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from comparisons import assert_equal_to_rounding, bits
+from configurations import make_readable
 
 from deeprok.agents import replay
-from deeprok.runs.settings import ALGORITHMS, Config, make_config
+from deeprok.agents.algorithms import ALGORITHMS
+from deeprok.runs.settings import Config
 
 # A noise at which these short runs are calm, so that comparisons speak of the code and not of chaos.
 QUIET: dict[str, Any] = dict(observation_noise=1.0, process_noise=1e-4)
@@ -29,7 +31,7 @@ def settings(algorithm: str, preset: str = "paper", **changes: Any) -> Config:
         own = dict(burn_in=20, thinning=5, members=5)
     if algorithm in ("ktd_q", "ktd_rtd"):
         own = dict(batch_size=1, prior_covariance=0.1, observation_noise=1.0)
-    return make_config(algorithm, preset, **{**SMALL, **own, **changes})
+    return make_readable(algorithm, preset, **{**SMALL, **own, **changes})
 
 
 def seed_of(tree: Any, seed: int) -> Any:
@@ -61,7 +63,7 @@ def test_robust_with_one_model_is_the_plain_agent(train, build, estimator: str) 
     plain = train(settings(**{**ONE_MODEL[estimator], "algorithm": PLAIN[estimator]}), seeds=(0, 1))
     assert_equal_to_rounding(robust.last.agent.belief, plain.last.agent.belief)
     assert_equal_to_rounding(robust.last.agent.memory, plain.last.agent.memory)
-    assert robust.last.steps.min() == config.chunk_steps
+    assert robust.last.steps.min() == config.learner.chunk_steps
     assert robust.last.episodes.min() >= 2
     start = build(config).start(np.arange(2))
     assert np.abs(robust.last.agent.target - start.agent.target).max() > 0.01
@@ -125,7 +127,7 @@ def test_the_log_tells_what_happened(train) -> None:
     for t in range(taken):
         length, total = length + 1, total + float(steps.reward[t, 0])
         assert earned[t] == total
-        assert ended[t] == (steps.terminated[t, 0] or length == config.horizon)
+        assert ended[t] == (steps.terminated[t, 0] or length == config.environment.horizon)
         if ended[t]:
             length, total = 0, 0.0
         if t + 1 < taken:
@@ -156,14 +158,14 @@ def test_a_finished_seed_stands_still(train, changes: dict[str, Any]) -> None:
                 assert after.steps[seed] > before.steps[seed]
     assert waited >= 4  # chunks in which a seed stood still while others went on
     ended = np.concatenate([log.ended for log in run.logs], axis=1)
-    assert ended.shape == (4, 14 * 9 // config.train_every, config.train_every)
+    assert ended.shape == (4, 14 * 9 // config.learner.train_every, config.learner.train_every)
     ended = ended.reshape(4, -1)
     assert (ended.sum(axis=1) == run.last.episodes).all()
     for seed in np.flatnonzero(done[-1]):
         assert run.last.steps[seed] == np.flatnonzero(ended[seed])[-1] + 1
     if config.algorithm == "dqn":
         # An update after each third step that was taken and lies beyond the warm-up.
-        updates = [sum(t >= config.warm_up for t in range(2, steps, 3)) for steps in run.last.steps]
+        updates = [sum(t >= config.learner.warm_up for t in range(2, steps, 3)) for steps in run.last.steps]
         assert run.last.agent.belief.optimizer[0].count.tolist() == updates
 
 
@@ -187,7 +189,7 @@ def test_step_by_step(train, build, train_every: int, copies: list[int]) -> None
         steps = (k + 1) * train_every
         assert after.steps[0] == steps
         still = np.array_equal(before.agent.belief.theta, after.agent.belief.theta)
-        assert still == (steps - 1 < config.warm_up), steps
+        assert still == (steps - 1 < config.learner.warm_up), steps
         if not np.array_equal(before.agent.target, after.agent.target):
             np.testing.assert_array_equal(after.agent.target, after.agent.belief.theta)
             found.append(steps)
@@ -197,9 +199,9 @@ def test_step_by_step(train, build, train_every: int, copies: list[int]) -> None
         assert away.min() < 1e-5
         members.add(int(np.argmin(away)))
     assert found == copies  # at a period's end, or at the first update after it
-    assert run.last.episodes[0] >= 26 // config.horizon
+    assert run.last.episodes[0] >= 26 // config.environment.horizon
     assert len(members) > 1
-    assert build(config).program.chunk._cache_size() == 1
+    assert build(config).program.advance._cache_size() == 1
 
 
 def inside_loops(hlo: str) -> Iterator[str]:
@@ -226,7 +228,7 @@ def test_neither_replay_nor_covariance_is_copied(build, batching: str) -> None:
     built = build(config)
     states = jax.eval_shape(built.start, np.arange(1))
     # With the passes that users have, not with those of the tests.
-    compiled = built.program.chunk.lower(states, 0).compile({"xla_cpu_use_fusion_emitters": True}).as_text()
+    compiled = built.program.advance.lower(states, 0).compile({"xla_cpu_use_fusion_emitters": True}).as_text()
     lines = list(inside_loops(compiled))
     (P,) = states.agent.belief.P.groups
     for array in (states.agent.memory, P):
@@ -266,21 +268,21 @@ FORKS = {
     "psgld_rtd": ("psgld_rtd", dict(decay=0.5, decay_updates=2000.0), WORST),
     "ktd_rtd": ("ktd_rtd", {}, WORST),
 }
-#: What estimators need to learn a probe world in some thousand updates.
+#: What estimators need to learn a probe environment in some thousand updates.
 QUICK: dict[str, dict[str, Any]] = {
     "gradient": dict(learning_rate=5e-3),
     "kalman": dict(observation_noise=0.1, process_noise=1e-5),
-    "backprop": dict(learning_rate=5e-3, observation_noise=0.01),
-    "langevin": dict(learning_rate=1e-3, observation_noise=0.01, thinning=20),
+    "bayes_by_backprop": dict(learning_rate=5e-3, observation_noise=0.01),
+    "psgld": dict(learning_rate=1e-3, observation_noise=0.01, thinning=20),
     "unscented": dict(observation_noise=0.01, prior_covariance=0.3, batch_size=1, replay_size=1, hidden=(4,)),
 }
 
 
-def probe(algorithm: str, world: str, inputs: int, **changes: Any) -> Config:
-    """Settings to learn a probe world by acting at random."""
+def probe(algorithm: str, env: str, inputs: int, **changes: Any) -> Config:
+    """Settings to learn a probe environment by acting at random."""
     own = QUICK[ALGORITHMS[algorithm].estimator]
     shared = dict(
-        world=world,
+        env=env,
         input_scale=(1.0,) * inputs,
         hidden=(8,),
         horizon=10,
@@ -294,15 +296,15 @@ def probe(algorithm: str, world: str, inputs: int, **changes: Any) -> Config:
         discount=GAMMA,
         robust_set="minimum",
     )
-    return make_config(algorithm, "paper", **{**shared, **own, **changes})
+    return make_readable(algorithm, "paper", **{**shared, **own, **changes})
 
 
 @pytest.mark.parametrize(("algorithm", "changes", "expected"), FORKS.values(), ids=FORKS)
 def test_learns_the_known_values(train, build, probes, algorithm, changes, expected) -> None:
     config = probe(algorithm, "fork", 3, box="wind=0.5:1.5,prize=0.5:1.5", fixed_models=WEATHERS, **changes)
     run, program = train(config, chunks=4), build(config).program
-    mean = program.estimator.mean(seed_of(run.last.agent.belief, 0))
-    q = program.network.apply(jnp.asarray(mean), jnp.eye(3))
+    mean = program.learner.view.mean(seed_of(run.last.agent.belief, 0))
+    q = program.learner.view.network.apply(jnp.asarray(mean), jnp.eye(3))
     np.testing.assert_allclose(q, expected, atol=0.05)
 
 
@@ -325,7 +327,7 @@ def test_only_termination_ends_the_future(train, build, probes, algorithm: str, 
     config = probe(algorithm, "treadmill", 1, box="lifetime=5:20", nominal=nominal, fixed_models=fixed)
     run = train(config, chunks=4)
     assert run.last.episodes[0] == 800
-    q = build(config).program.network.apply(jnp.asarray(run.theta[0]), jnp.ones(1))
+    q = build(config).program.learner.view.network.apply(jnp.asarray(run.theta[0]), jnp.ones(1))
     np.testing.assert_allclose(q, value, rtol=0.05)
 
 

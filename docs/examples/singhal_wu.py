@@ -20,7 +20,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import ListedColormap
 
-from deeprok.agents.network import QNetwork
+from deeprok.agents.network import MLP
 from deeprok.estimators import Estimator, ekf, gradient, stack_outputs
 
 # The problems: points of a square, and the class of each.
@@ -55,7 +55,7 @@ class Problem(NamedTuple):
 
     draw: Callable[..., jax.Array]
     label: Callable[[jax.Array], jax.Array]
-    network: QNetwork
+    network: MLP
     tests: np.ndarray  # [T, 2] where errors are counted
 
     def outputs(self, theta, x):
@@ -80,10 +80,10 @@ def lattice(points):
 
 
 PROBLEMS = {
-    "XOR, two hidden units": Problem(corners, xor, QNetwork((2, 2, 1), "tanh", (1.0, 1.0)), 2.0 * lattice(2)),
-    "XOR, four hidden units": Problem(corners, xor, QNetwork((2, 4, 1), "tanh", (1.0, 1.0)), 2.0 * lattice(2)),
-    "disjoint regions": Problem(square, disjoint, QNetwork((2, 10, 10, 3), "tanh", (1.0, 1.0)), lattice(60)),
-    "meshed regions": Problem(square, meshed, QNetwork((2, 10, 10, 3), "tanh", (1.0, 1.0)), lattice(60)),
+    "XOR, two hidden units": Problem(corners, xor, MLP((2, 2, 1), "tanh", (1.0, 1.0)), 2.0 * lattice(2)),
+    "XOR, four hidden units": Problem(corners, xor, MLP((2, 4, 1), "tanh", (1.0, 1.0)), 2.0 * lattice(2)),
+    "disjoint regions": Problem(square, disjoint, MLP((2, 10, 10, 3), "tanh", (1.0, 1.0)), lattice(60)),
+    "meshed regions": Problem(square, meshed, MLP((2, 10, 10, 3), "tanh", (1.0, 1.0)), lattice(60)),
 }
 
 

@@ -1,40 +1,67 @@
-"""deeprok: reinforcement learning that keeps working when the world differs from the model."""
+"""deeprok: reinforcement learning that keeps working when the real system differs from the simulator.
+
+config = deeprok.make_config("rtd_dqn", episodes=300)
+run = deeprok.train(config)
+result = deeprok.evaluate(run)
+result.plot()
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from deeprok import plot
+    from deeprok.agents.algorithms import ALGORITHMS
     from deeprok.core.errors import DeeprokError
     from deeprok.estimators import GradientConfig, KalmanConfig
-    from deeprok.evaluation.grid import Evaluation, evaluate
-    from deeprok.runs.settings import ALGORITHMS, Config, make_config
-    from deeprok.training.jobs import resume, train
+    from deeprok.evaluation.calibration import Calibration, calibrate
+    from deeprok.evaluation.export import export
+    from deeprok.evaluation.grid import evaluate
+    from deeprok.evaluation.result import Evaluation
+    from deeprok.evaluation.trained import Run, load
+    from deeprok.runs.settings import Config, make_config
+    from deeprok.tabular.solution import solve
+    from deeprok.training.jobs import resume
+    from deeprok.training.train import train
 
 __all__ = [
     "ALGORITHMS",
+    "Calibration",
     "Config",
     "DeeprokError",
     "Evaluation",
     "GradientConfig",
     "KalmanConfig",
+    "Run",
+    "calibrate",
     "evaluate",
+    "export",
+    "load",
     "make_config",
+    "plot",
     "resume",
+    "solve",
     "train",
 ]
 
 #: Public name -> its module, imported when the name is asked for: JAX takes a second that no help text needs.
 _MODULES = {
-    "ALGORITHMS": "runs.settings",
+    "ALGORITHMS": "agents.algorithms",
+    "Calibration": "evaluation.calibration",
     "Config": "runs.settings",
     "DeeprokError": "core.errors",
-    "Evaluation": "evaluation.grid",
+    "Evaluation": "evaluation.result",
     "GradientConfig": "estimators",
     "KalmanConfig": "estimators",
+    "Run": "evaluation.trained",
+    "calibrate": "evaluation.calibration",
     "evaluate": "evaluation.grid",
+    "export": "evaluation.export",
+    "load": "evaluation.trained",
     "make_config": "runs.settings",
     "resume": "training.jobs",
-    "train": "training.jobs",
+    "solve": "tabular.solution",
+    "train": "training.train",
 }
 
 
@@ -43,10 +70,12 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("deeprok")
+    if name == "plot":  # a module itself
+        return import_module("deeprok.plot")
     if name not in _MODULES:
         raise AttributeError(f"module 'deeprok' has no attribute '{name}'")
     return getattr(import_module(f"deeprok.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_MODULES])
+    return sorted({*globals(), *__all__})

@@ -1,203 +1,175 @@
-"""Figures: returns, maps of success, learning curves, coverage, and the price of robustness.
+"""Figures of your own runs: success maps, returns, learning curves, coverage, and the price of robustness.
 
-Matplotlib is imported when a figure is drawn, not before.
+Every function returns a matplotlib `Figure`, which notebooks show and `figure.savefig("file.png")` writes. Matplotlib
+is imported when a figure is drawn, not before, and pyplot is not used.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from deeprok.environments import World
+from deeprok.core.errors import DeeprokError
+from deeprok.core.files import write_atomically
+from deeprok.runs import folder as runs
+from deeprok.runs import metrics
+from deeprok.runs.folder import Runs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from deeprok.evaluation.calibration import Calibration
+    from deeprok.evaluation.result import Evaluation, Parameter
+    from deeprok.evaluation.trained import Run
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 BLUE, ORANGE, GREEN, PURPLE, SKY, BLACK = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#000000"
 RED = "#D55E00"  # the nominal values, as in the paper
 
-NAMES: dict[str, str] = {
-    "dqn": "DQN",
-    "ddqn": "Double-DQN",
-    "ddqn_dr": "Double-DQN, randomised",
-    "rtd_dqn": "RTD-DQN",
-    "ekf_dqn": "EKF-DQN",
-    "deep_rok": "Deep-RoK",
-    "bbb_dqn": "BBB-DQN",
-    "bbb_rtd": "BBB-RTD",
-    "psgld_dqn": "pSGLD-DQN",
-    "psgld_rtd": "pSGLD-RTD",
-    "ktd_q": "KTD-Q",
-    "ktd_rtd": "robust KTD-Q",
-    "pg": "policy gradient, randomised",
-    "epopt": "EPOpt",
-    "robust_pg": "robust policy gradient",
-    "deep_rok_joint": "Deep-RoK, joint update",
-    "deep_rok_vote": "Deep-RoK, vote of 20",
-    "random": "random play",
-    "linear": "best linear policy",
-    "lqr": "LQR by cell (ceiling)",
-    "sb3_dqn": "SB3 DQN",
-    "sb3_dqn_dr": "SB3 DQN, randomised",
-}
+#: Colour, line and marker.
+Style = tuple[str, str, str]
 
-#: Colour, line and marker: each tells the agents apart by itself, so that print without colour does too.
-STYLES: dict[str, tuple[str, str, str]] = {
-    "dqn": (SKY, "--", "v"),
-    "ddqn": (ORANGE, ":", "s"),
-    "ddqn_dr": (PURPLE, "-.", "D"),
-    "rtd_dqn": (GREEN, "-", "^"),
-    "ekf_dqn": (BLACK, "--", "x"),
-    "deep_rok": (BLUE, "-", "o"),
-}
+#: Each of the three tells curves apart by itself, so that print without colour does too.
+STYLES: tuple[Style, ...] = (
+    (BLUE, "-", "o"),
+    (ORANGE, "--", "s"),
+    (GREEN, "-.", "^"),
+    (PURPLE, ":", "D"),
+    (SKY, "--", "v"),
+    (BLACK, "-", "x"),
+)
+
+#: Endings of the files that a figure can be written to.
+ENDINGS = (".png", ".svg", ".pdf")
 
 
-class Band(NamedTuple):
-    """A curve and its spread."""
+def success_map(*results: Evaluation | Run, names: Sequence[str] = ()) -> Figure:
+    """Success rate over two parameters: a panel for each result, with one colour scale.
 
-    mean: Sequence[float]
-    deviation: Sequence[float]
-
-
-def return_curves(
-    results: Mapping[str, Band],
-    parameter: str,
-    values: Sequence[float],
-    world: World,
-    first_letter: str | None = "a",
-) -> Figure:
-    """Return against one parameter: mean over all episodes and one standard deviation, a panel an agent.
+    The first parameter of the grid is on the horizontal axis, the second on the vertical one. A red square marks the
+    nominal model.
 
     Args:
-      results: agent -> its returns, for each value.
-      parameter: what varies.
-      values: its values.
-      world: the world, for the nominal value.
-      first_letter: of the first panel, if panels have letters.
+      results: evaluations on grids of two parameters, or runs whose evaluation is stored.
+      names: what to call them, instead of their algorithms.
+
+    Example:
+      >>> figure = deeprok.plot.success_map(deeprok.evaluate("runs/rok"), deeprok.evaluate("runs/ddqn"))
     """
-    figure, panels = panels_of(len(results))
-    for i, (panel, (name, band)) in enumerate(zip(panels, results.items(), strict=True)):
-        mean, spread = np.asarray(band.mean), np.asarray(band.deviation)
-        panel.fill_between(values, mean - spread, mean + spread, color=BLUE, alpha=0.25, linewidth=0)
-        panel.plot(values, mean, color=BLUE, marker="o", markersize=3)
-        nominal = float(getattr(world.nominal, parameter))
-        panel.axvline(nominal, color=RED, linestyle="--", linewidth=1)
-        panel.annotate(
-            "nominal",
-            (nominal, 0.02),
-            xycoords=panel.get_xaxis_transform(),
-            xytext=(3, 0),
-            textcoords="offset points",
-            color=RED,
-            fontsize=8,
-        )
-        panel.set_ylim(0, world.horizon * 1.05)
-        panel.set_title(f"{_letter(first_letter, i)}{NAMES.get(name, name)}")
-        panel.set_xlabel(_axis_name(world, parameter))
-    panels[0].set_ylabel("return: mean ± one s.d.")
-    return figure
-
-
-def success_maps(
-    results: Mapping[str, Any], grid: Mapping[str, Sequence[float]], world: World, first_letter: str | None = "d"
-) -> Figure:
-    """Share of successful episodes over two parameters, one colour scale, a panel an agent.
-
-    Args:
-      results: agent -> [X, Y] share of successes.
-      grid: the two parameters and their values.
-      world: the world, for the nominal values.
-      first_letter: of the first panel, if panels have letters.
-    """
-    figure, panels = panels_of(len(results))
-    (across, xs), (up, ys) = grid.items()
-    for i, (panel, (name, shares)) in enumerate(zip(panels, results.items(), strict=True)):
-        success = np.asarray(shares).T * 100
-        image = panel.pcolormesh(xs, ys, success, vmin=0, vmax=100, cmap="cividis", shading="nearest")
-        for (row, column), value in np.ndenumerate(success):
-            ink = "white" if value < 55 else "black"
-            panel.text(xs[column], ys[row], f"{value:.0f}", ha="center", va="center", fontsize=6, color=ink)
-        nominal = float(getattr(world.nominal, across)), float(getattr(world.nominal, up))
-        if xs[0] <= nominal[0] <= xs[-1] and ys[0] <= nominal[1] <= ys[-1]:
-            panel.plot(
-                *nominal, marker="s", markersize=9, markerfacecolor="none", markeredgecolor=RED, markeredgewidth=1.8
-            )
-        panel.set_title(f"{_letter(first_letter, i)}{NAMES.get(name, name)}: {success.mean():.0f} %", fontsize=10)
-        panel.set_xlabel(_axis_name(world, across))
-        panel.set_xticks(xs, [f"{x:.3g}" for x in xs])
-    panels[0].set_yticks(ys, [f"{y:.3g}" for y in ys])
-    panels[0].set_ylabel(_axis_name(world, up))
+    found = [_evaluation_of(result, 2) for result in results]
+    figure, panels = panels_of(len(found))
+    for panel, result, name in zip(panels, found, _named(found, names), strict=True):
+        image = draw_map(panel, result.success, result.grid, result.parameters, size=8 if len(found) == 1 else 6)
+        panel.set_title(f"{name}: {100 * result.overall.success:.0f} % success", fontsize=10)
+    for i, panel in enumerate(panels):
+        label_axes(panel, found[i].grid, found[i].parameters, up=i == 0 or found[i].grid.keys() != found[0].grid.keys())
     figure.colorbar(image, ax=panels, label="success in %", pad=0.02)
     return figure
 
 
-def learning_curves(
-    agents: Mapping[str, Mapping[str, Any]],
-    ceiling: float,
-    styles: Mapping[str, tuple[str, str, str]] = STYLES,
-) -> Figure:
-    """Return over the grid as training goes on: interquartile mean over seeds, with the quartiles.
+def return_curve(*results: Evaluation | Run, names: Sequence[str] = ()) -> Figure:
+    """Return against one parameter: the mean over all episodes, and one standard deviation either side.
+
+    A red line marks the nominal model.
 
     Args:
-      agents: agent -> its summary, with `curve`.
-      ceiling: the ceiling's return.
-      styles: colour, line and marker of each agent; others take what comes.
-    """
-    from matplotlib.figure import Figure
+      results: evaluations on grids of one parameter, the same for all, or runs whose evaluation is stored.
+      names: what to call them, instead of their algorithms.
 
-    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
-    panel = figure.subplots()
-    for i, (name, summary) in enumerate(agents.items()):
-        curve = summary["curve"]
-        colour, line, marker = styles.get(name, list(STYLES.values())[-1 - i % len(STYLES)])
-        panel.fill_between(curve["episodes"], curve["low"], curve["high"], color=colour, alpha=0.15, linewidth=0)
-        panel.plot(
-            curve["episodes"],
-            curve["iqm_return"],
-            color=colour,
-            linestyle=line,
-            marker=marker,
-            markersize=3.5,
-            linewidth=1.4,
-            label=NAMES.get(name, name),
-        )
-    panel.axhline(ceiling, color="grey", linewidth=1)
-    panel.annotate("ceiling", (0, ceiling), xytext=(2, 3), textcoords="offset points", fontsize=8, color="dimgrey")
-    panel.axhline(0.95 * ceiling, color="grey", linewidth=1, linestyle=":")
-    panel.annotate(
-        "95 %", (0, 0.95 * ceiling), xytext=(2, -10), textcoords="offset points", fontsize=8, color="dimgrey"
-    )
-    panel.set_ylim(0, ceiling * 1.08)
-    panel.set_xlabel("episodes of training")
-    panel.set_ylabel("return over the grid")
-    panel.legend(loc="lower right", frameon=False, fontsize=8)
+    Example:
+      >>> figure = deeprok.plot.return_curve(deeprok.evaluate("runs/rok", grid={"gravity": [5, 10, 15, 20]}))
+    """
+    found = [_evaluation_of(result, 1) for result in results]
+    varied = list(dict.fromkeys(name for result in found for name in result.grid))
+    if len(varied) > 1:
+        raise DeeprokError(f"the evaluations vary different parameters, {' and '.join(varied)}; draw them one by one")
+    figure, panel = _one_panel()
+    for style, result, name in zip(_styles(len(found)), found, _named(found, names), strict=True):
+        (values,) = result.grid.values()
+        mean, spread = result.mean_return, result.std_return
+        draw_band(panel, values, mean, mean - spread, mean + spread, style, name)
+    parameters = found[0].parameters
+    if varied[0] in parameters:
+        mark_nominal(panel, parameters[varied[0]].nominal)
+    panel.set_xlabel(axis_label(varied[0], parameters))
+    panel.set_ylabel("return: mean ± one s.d. of the episodes")
+    _legend(figure, len(found))
     return figure
 
 
-def coverage_plot(calibrations: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """What intervals claim to hold against what they hold, as they come and with a fitted temperature.
+def learning_curve(*agents: Runs, window: int = 20, names: Sequence[str] = ()) -> Figure:
+    """Return of the training episodes, as a moving mean; of several seeds their mean and standard deviation.
+
+    Markers are the mean returns of the trials on held-out models, which decide the best weights.
 
     Args:
-      calibrations: title -> calibration, as `kalman.json` has it; a panel each.
+      agents: a curve each: a `Run`, a run folder, a folder of seeds, or a list of runs that are the seeds of one agent.
+      window: episodes that the moving mean is taken over.
+      names: what to call them, instead of their algorithms.
+
+    Example:
+      >>> figure = deeprok.plot.learning_curve("runs/rok", "runs/ddqn")
+    """
+    if window < 1:
+        raise DeeprokError(f"window is {window}; it must be at least 1")
+    figure, panel = _one_panel()
+    groups = [runs.find_all(agent) for agent in agents]
+    called = _named([runs.read_config(folders[0]) for folders in groups], names)
+    for style, folders, name in zip(_styles(len(groups)), groups, called, strict=True):
+        found = [metrics.read(folder) for folder in folders]
+        curves = [_moving_mean(each.returns, window) for each in found if len(each.returns)]
+        if not curves:
+            raise DeeprokError(f"{folders[0]} has no finished episode yet, so there is no curve to draw")
+        length = max(map(len, curves))
+        returns = np.array([np.pad(curve, (0, length - len(curve)), constant_values=np.nan) for curve in curves])
+        mean, spread = np.nanmean(returns, axis=0), np.nanstd(returns, axis=0)
+        label = f"{name}, {len(curves)} seeds" if len(curves) > 1 else name
+        draw_band(panel, np.arange(1, length + 1), mean, mean - spread, mean + spread, style, label, markers=False)
+        trials = [
+            (x, y) for each in found for x, y in zip(each["episodes"], each.get("trial_return", ()), strict=False)
+        ]
+        tried = np.array([pair for pair in trials if np.isfinite(pair[1])]).reshape(-1, 2)
+        colour, _, marker = style
+        label += ": trials on held-out models"
+        panel.plot(*tried.T, linestyle="", marker=marker, markersize=5, color=colour, fillstyle="none", label=label)
+    panel.set_xlabel("episodes of training")
+    panel.set_ylabel(f"return: mean of {window} episodes" if window > 1 else "return of each episode")
+    _legend(figure, 2)
+    return figure
+
+
+def coverage(*calibrations: Calibration, names: Sequence[str] = ()) -> Figure:
+    """Nominal against empirical coverage of the posterior's intervals for Q; on the diagonal they are right.
+
+    Args:
+      calibrations: results of `deeprok.calibrate`, a panel each.
+      names: a title for each panel.
+
+    Example:
+      >>> figure = deeprok.plot.coverage(deeprok.calibrate("runs/ekf"), names=["EKF-DQN"])
     """
     figure, panels = panels_of(len(calibrations))
-    for panel, (title, found) in zip(panels, calibrations.items(), strict=True):
-        claimed = 100 * np.array(found["levels"])
-        panel.plot([40, 100], [40, 100], color="grey", linewidth=1)
-        panel.plot(claimed, 100 * np.array(found["coverage"]), color=ORANGE, marker="s", label="as it comes")
-        if found["calibrated"]:
-            scaled = 100 * np.array(found["calibrated"])
-            panel.plot(claimed, scaled, color=BLUE, marker="o", linestyle="--", label="temperature of other seeds")
+    for panel, title, found in zip(panels, _given(names, [""] * len(calibrations)), calibrations, strict=True):
+        nominal = 100 * np.array(found.levels)
+        panel.plot([0, 100], [0, 100], color="grey", linewidth=1)
+        shown = 100 * np.array(found.coverage)
+        panel.plot(nominal, shown, color=ORANGE, marker="s", label="as estimated")
+        if found.calibrated:
+            scaled = 100 * np.array(found.calibrated)
+            label = "with the temperature of the other seeds"
+            panel.plot(nominal, scaled, color=BLUE, marker="o", linestyle="--", label=label)
         panel.set_title(title, fontsize=10)
-        panel.set_xlabel("interval claims to hold, in %")
-        panel.set_xticks(claimed)
+        panel.set_xlabel("nominal coverage in %")
+        panel.set_xticks(nominal)
+        panel.set_xlim(min(nominal) - 10, 102)
         panel.set_ylim(0, 102)
-    panels[0].set_ylabel("truths it holds, in %")
-    panels[0].legend(loc="lower right", frameon=False, fontsize=8)
+    panels[0].set_ylabel("empirical coverage in %")
+    handles, labels = max((panel.get_legend_handles_labels() for panel in panels), key=lambda pair: len(pair[0]))
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     return figure
 
 
@@ -272,33 +244,184 @@ def radius_sweep(
     return figure
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Writes a figure as PNG and as SVG.
+def save(figure: Figure, path: str | Path) -> None:
+    """Writes a figure, whole or not at all; the same figure gives the same file.
 
     Args:
       figure: the figure.
-      path: without an ending.
+      path: a file that ends with .png, .svg or .pdf; without an ending, both a PNG and an SVG are written.
     """
     from matplotlib import rc_context
 
+    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with rc_context({"svg.hashsalt": "deeprok"}):  # and no date: the same figure gives the same file
-        figure.savefig(path.with_suffix(".png"), dpi=150)
-        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+    for each in [path] if path.suffix.lower() in ENDINGS else [path.with_suffix(end) for end in (".png", ".svg")]:
+        buffer, kind = io.BytesIO(), each.suffix[1:].lower()
+        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+        with rc_context({"svg.hashsalt": "deeprok"}):
+            figure.savefig(buffer, format=kind, dpi=150, metadata=undated)
+        write_atomically(each, buffer.getvalue())
+
+
+def check_file(path: Path, origin: str) -> None:
+    """Raises unless a figure can be written to this file.
+
+    Args:
+      path: the file.
+      origin: the option that gave it, for messages.
+    """
+    if path.suffix.lower() not in ENDINGS:
+        raise DeeprokError(f"{origin} is {path}; it must end with {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
+    if path.is_dir():
+        raise DeeprokError(f"{origin} is {path}, which is a folder")
+    if not path.parent.is_dir():
+        raise DeeprokError(f"{origin} is {path}, but there is no folder {path.parent}")
+
+
+# --- parts of figures, drawn into a panel -------------------------------------------------------------------------
 
 
 def panels_of(count: int) -> tuple[Figure, list[Any]]:
     """A figure with panels side by side."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(3.4 * count, 3.2), layout="constrained")
+    if not count:
+        raise DeeprokError("there is nothing to draw; give at least one result")
+    figure = Figure(figsize=(3.4 * count, 3.2) if count > 1 else (5.2, 4.2), layout="constrained")
     return figure, list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
 
 
-def _letter(first: str | None, panel: int) -> str:
-    return f"({chr(ord(first) + panel)}) " if first else ""
+def draw_map(
+    panel: Any,
+    success: np.ndarray,
+    grid: Mapping[str, Sequence[float] | np.ndarray],
+    parameters: Mapping[str, Parameter],
+    size: int = 6,
+) -> Any:
+    """Draws success rates over two parameters, as colours and numbers; returns the image, for a colour bar.
+
+    Args:
+      panel: where to.
+      success: [X, Y].
+      grid: the two parameters and their values: X on the horizontal axis, Y on the vertical one.
+      parameters: their nominal values, where they are known.
+      size: of the numbers, in points.
+    """
+    (across, xs), (up, ys) = grid.items()
+    percent = 100 * np.asarray(success).T
+    image = panel.pcolormesh(xs, ys, percent, vmin=0, vmax=100, cmap="cividis", shading="nearest")
+    if max(percent.shape) <= _MOST_WRITTEN:
+        for (row, column), value in np.ndenumerate(percent):
+            ink = "white" if value < 55 else "black"
+            panel.text(xs[column], ys[row], f"{value:.0f}", ha="center", va="center", fontsize=size, color=ink)
+    if across in parameters and up in parameters:
+        x, y = parameters[across].nominal, parameters[up].nominal
+        if xs[0] <= x <= xs[-1] and ys[0] <= y <= ys[-1]:
+            square = {"marker": "s", "markersize": 9, "markerfacecolor": "none", "markeredgewidth": 1.8}
+            panel.plot(x, y, **square, markeredgecolor=RED)
+    return image
 
 
-def _axis_name(world: World, parameter: str) -> str:
-    unit = {f.name: f.metadata["unit"] for f in world.nominal.__dataclass_fields__.values()}[parameter]
-    return parameter.replace("_", " ") + (f" ({unit})" if unit else "")
+#: The most values of a parameter whose cells are numbered, and which all have a tick.
+_MOST_WRITTEN = 14
+
+
+def label_axes(
+    panel: Any,
+    grid: Mapping[str, Sequence[float] | np.ndarray],
+    parameters: Mapping[str, Parameter],
+    up: bool = True,
+) -> None:
+    """Labels the axes of a map; the vertical one, which panels may share, only if `up` is set."""
+    (across, xs), (above, ys) = grid.items()
+    panel.set_xlabel(axis_label(across, parameters))
+    if len(xs) <= _MOST_WRITTEN:
+        panel.set_xticks(xs, [f"{x:.3g}" for x in xs], rotation=45 if len(xs) > 8 else 0)
+    if up:
+        panel.set_ylabel(axis_label(above, parameters))
+        if len(ys) <= _MOST_WRITTEN:
+            panel.set_yticks(ys, [f"{y:.3g}" for y in ys])
+
+
+def draw_band(
+    panel: Any,
+    x: Sequence[float] | np.ndarray,
+    mean: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    style: Style,
+    label: str | None = None,
+    markers: bool = True,
+) -> None:
+    """Draws a curve with a band around it."""
+    colour, line, marker = style
+    panel.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+    dots = {"marker": marker, "markersize": 3.5} if markers else {}
+    panel.plot(x, mean, color=colour, linestyle=line, linewidth=1.4, label=label, **dots)
+
+
+def mark_nominal(panel: Any, value: float) -> None:
+    """Marks the nominal value of the parameter on the horizontal axis."""
+    panel.axvline(value, color=RED, linestyle="--", linewidth=1)
+    place: dict[str, Any] = {"xycoords": panel.get_xaxis_transform(), "xytext": (3, 0), "textcoords": "offset points"}
+    panel.annotate("nominal", (value, 0.02), **place, color=RED, fontsize=8)
+
+
+def axis_label(name: str, parameters: Mapping[str, Parameter]) -> str:
+    """A parameter as an axis has it: its name and unit."""
+    unit = parameters[name].unit if name in parameters else ""
+    return name.replace("_", " ") + (f" ({unit})" if unit else "")
+
+
+def _one_panel() -> tuple[Figure, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    return figure, figure.subplots()
+
+
+def _legend(figure: Figure, curves: int) -> None:
+    """A legend below the panel, where it hides nothing; one curve needs none but for its name."""
+    figure.legend(loc="outside lower center", ncols=min(curves, 3), frameon=False, fontsize=8)
+
+
+def _styles(count: int) -> list[Style]:
+    if not count:
+        raise DeeprokError("there is nothing to draw; give at least one result")
+    return [STYLES[i % len(STYLES)] for i in range(count)]
+
+
+class _HasAlgorithm(Protocol):
+    @property
+    def algorithm(self) -> str: ...
+
+
+def _named(of: Sequence[_HasAlgorithm], names: Sequence[str]) -> Sequence[str]:
+    """The names that were given, or those of the algorithms."""
+    return _given(names, [each.algorithm for each in of])
+
+
+def _given(names: Sequence[str], usual: Sequence[str]) -> Sequence[str]:
+    if names and len(names) != len(usual):
+        raise DeeprokError(f"names are {len(names)}, but {len(usual)} are drawn; give one for each")
+    return names or usual
+
+
+def _moving_mean(values: np.ndarray, window: int) -> np.ndarray:
+    """The mean of each value and those before it, `window` in all, or as many as there are."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(ends - window, 0)
+    return (sums[ends] - sums[starts]) / (ends - starts)
+
+
+def _evaluation_of(result: Evaluation | Run, parameters: int) -> Evaluation:
+    """The evaluation itself, or the one that a run has stored, if it varies so many parameters."""
+    found: Evaluation | None = result.evaluation if hasattr(result, "evaluation") else result
+    if found is None:
+        raise DeeprokError(f"{result} has no stored evaluation; give the result of deeprok.evaluate")
+    if len(found.grid) != parameters:
+        kind, instead = ("a success map", "two") if parameters == 2 else ("a return curve", "one")
+        names = ", ".join(found.grid)
+        raise DeeprokError(f"{kind} takes a grid of {instead}, but this one has {len(found.grid)}: {names}")
+    return found

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deeprok.agents.targets import Difference
+from deeprok.agents.targets.differences import Difference
 from deeprok.core.errors import DeeprokError
 from deeprok.estimators.base import Fit, Posterior
 from deeprok.estimators.unscented import POSTERIOR, UnscentedBelief, unscented_filter

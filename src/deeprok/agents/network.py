@@ -1,17 +1,22 @@
-"""The Q-network: a multilayer perceptron over one flat vector of weights. A policy's network is one too."""
+"""Networks over one flat vector of weights: the protocol, and the multilayer perceptron.
+
+A network of your own has the members of `Network`, and a `NetworkPart` that makes it; it is named `module:object`.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deeprok.environments.base import Interval
+from deeprok.core.fields import Count, OneOf, Rule
+from deeprok.core.registry import Registry, expect
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "tanh": jnp.tanh,
@@ -20,6 +25,44 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "elu": jax.nn.elu,
     "silu": jax.nn.silu,
 }
+
+
+class Network(Protocol):
+    """Q(s, ·; θ), or the outputs of a policy, for flat θ."""
+
+    def __hash__(self) -> int:
+        """Networks are keys of compiled programs."""
+
+    @property
+    def num_weights(self) -> int:
+        """n, the length of θ."""
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """A partition of θ into layers: the blocks of a covariance stored by layer."""
+
+    @property
+    def neurons(self) -> tuple[slice, ...]:
+        """A finer partition of θ: the blocks of a covariance stored by neuron."""
+
+    def init(self, key: jax.Array) -> jax.Array:
+        """θ₀, [n]."""
+
+    def apply(self, theta: jax.Array, obs: jax.Array) -> jax.Array:
+        """The outputs [..., A] for observations [..., D]."""
+
+
+class NetworkPart(NamedTuple):
+    """A network as the settings of a run name it.
+
+    Attributes:
+      settings: a dataclass whose fields' types are those of `deeprok.core.fields`.
+      make: `(settings, input_scale, outputs) -> Network`. Each observation is to be multiplied by its entry of
+        `input_scale`, a tuple of D numbers; `outputs` is A.
+    """
+
+    settings: type[Any]
+    make: Callable[[Any, tuple[float, ...], int], Network]
 
 
 class Layer(NamedTuple):
@@ -36,20 +79,18 @@ class LayerGradient(NamedTuple):
     outputs: jax.Array  # [E, A, outputs] ∂Q(s, a) / ∂(what the layer gives before its activation)
 
 
-class QNetwork(NamedTuple):
-    """Q(s, ·; θ) for flat θ.
+class MLP(NamedTuple):
+    """A multilayer perceptron over flat θ.
 
     Attributes:
       sizes: units of each layer, inputs first.
       activation: name of the hidden layers' activation.
       input_scale: each input is multiplied by its entry before the first layer.
-      interval: where actions are numbers, their ends; the outputs are then places between them.
     """
 
     sizes: tuple[int, ...]
     activation: str
     input_scale: tuple[float, ...]
-    interval: Interval | None = None
 
     @property
     def slices(self) -> tuple[slice, ...]:
@@ -121,10 +162,30 @@ class QNetwork(NamedTuple):
             outputs.append(outputs[-1] @ layer.weights.T * slope[:, None, :])
         return q, [LayerGradient(*pair) for pair in zip(inputs, outputs[::-1], strict=True)]
 
-    def choose(self, outputs: jax.Array) -> jax.Array:
-        """The greedy action for outputs [..., A]: the first of the largest, or the numbers they stand for."""
-        return jnp.argmax(outputs, axis=-1) if self.interval is None else self.interval.at(outputs)
-
 
 def _with_one(x: jax.Array) -> jax.Array:
     return jnp.concatenate([x, jnp.ones_like(x[..., :1])], axis=-1)
+
+
+Hidden = Annotated[
+    tuple[Count, ...], Rule(lambda layers: len(layers) > 0, "at least one hidden layer, each of at least 1 unit")
+]
+
+
+@dataclass(frozen=True)
+class MLPSettings:
+    """Settings of a multilayer perceptron."""
+
+    hidden: Hidden = (20, 20)
+    """Units of each hidden layer."""
+    activation: Annotated[str, OneOf(ACTIVATIONS)] = "tanh"
+    """Activation of the hidden layers: tanh, relu, sigmoid, elu or silu."""
+
+
+def _make(settings: MLPSettings, input_scale: tuple[float, ...], outputs: int) -> MLP:
+    return MLP((len(input_scale), *settings.hidden, outputs), settings.activation, input_scale)
+
+
+PART = NetworkPart(MLPSettings, _make)
+
+NETWORKS: Registry[NetworkPart] = Registry("network", {"mlp": PART}, expect(NetworkPart, "a NetworkPart"))

@@ -6,18 +6,17 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from deeprok.agents.algorithms import ALGORITHMS
 from deeprok.cli import streams
 from deeprok.cli.options import no_options
-from deeprok.runs.settings import ALGORITHMS
 
 
 def run(words: Sequence[str]) -> None:
     """Runs the command."""
     no_options("algorithms", words)
-    table = Table("name", "label", "estimator", "acts on", "what it is", box=None, header_style="bold")
+    table = Table("name", "target", "learned by", "what it is", box=None, header_style="bold")
     for name, row in ALGORITHMS.items():
-        label = ("worst case" if row.robust else "nominal") + (", double" if row.double else "")
-        table.add_row(name, label, row.estimator, row.acting or "as set", row.summary)
+        table.add_row(name, row.target, row.estimator or row.learner, row.summary)
     streams.out.print(table)
 
 

@@ -21,7 +21,7 @@ class Calibrate:
     """Compare the posterior's intervals for Q with what the greedy policy earns."""
 
     run: RunFolder
-    """A run folder, or a folder of seeds, of an agent with a nominal label and a posterior (ekf_dqn)."""
+    """A run folder, or a folder of seeds, of an agent with a nominal target and a posterior, such as ekf_dqn."""
     states: int = 200
     """States visited by the greedy policy, for each seed."""
     models: int = 32
@@ -44,16 +44,19 @@ def run(words: Sequence[str]) -> None:
         return
     low, high, seeds = min(found.temperature), max(found.temperature), len(found.temperature)
     table = Table(title=f"{found.points} values of Q, {seeds} seed{'s' if seeds > 1 else ''}", title_justify="left")
-    for heading in ("interval claims", "holds", "holds with the temperature of the other seeds"):
+    for heading in ("nominal coverage", "empirical", "with the temperature of the other seeds"):
         table.add_column(heading, justify="right")
     for i, level in enumerate(found.levels):
         scaled = f"{100 * found.calibrated[i]:.0f} %" if found.calibrated else "– (one seed)"
         table.add_row(f"{100 * level:.0f} %", f"{100 * found.coverage[i]:.0f} %", scaled)
     streams.out.print(table)
     streams.out.print(
-        f"standard deviation claimed {found.deviation:.3g}, error of the mean {found.error:.3g}", highlight=False
+        f"mean standard deviation of Q {found.deviation:.3g}, root mean square error of its mean {found.error:.3g}",
+        highlight=False,
     )
-    streams.out.print(f"temperature, what deviations should be multiplied by: {low:.3g} – {high:.3g}", highlight=False)
+    streams.out.print(
+        f"temperature, the factor that would calibrate the deviations: {low:.3g} – {high:.3g}", highlight=False
+    )
 
 
 def options() -> set[str]:

@@ -13,16 +13,20 @@ import tyro
 
 from deeprok.cli import streams
 from deeprok.cli.options import RunFolder, option_names
-from deeprok.evaluation.grid import PolicyKind, evaluate
-from deeprok.evaluation.report import check_figure, draw_evaluation, print_evaluation
+from deeprok.core.errors import DeeprokError
+from deeprok.evaluation.grid import evaluate
+from deeprok.evaluation.policies import PolicyKind
+from deeprok.evaluation.report import print_evaluation
+from deeprok.plot import check_file, save
 from deeprok.runs import folder as runs
 from deeprok.runs.folder import Keep
+from deeprok.training.loop import progress_of
 from deeprok.training.progress import fraction_bar
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Play trained policies on a grid of physics: a map of where they work."""
+    """Test trained policies on a grid of parameters: a map of where they work."""
 
     run: RunFolder
     """A run folder, or a folder of seeds."""
@@ -35,11 +39,11 @@ class Evaluate:
     epsilon: float = 0.1
     """Probability of a random action."""
     policy: PolicyKind = "mean"
-    """Act on the belief's mean, by draws from the posterior (vote, mean_q; sample: each alone), or on Q − κσ: lcb."""
+    """Act on the mean weights, on draws from the posterior (vote, mean_q; sample: each alone), or on Q − κσ: lcb."""
     members: int = 20
     """Size of the ensemble."""
     kappa: float = 1.0
-    """κ of the policy lcb: the larger, the less it dares what it knows little of."""
+    """κ of the policy lcb: the larger, the more uncertain actions are avoided."""
     keep: Keep = "best"
     """The weights that did best on held-out models while training, or the last ones."""
     seed: int = 0
@@ -56,14 +60,14 @@ def run(words: Sequence[str]) -> None:
     arguments = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
     folder, plot, as_json = (arguments.pop(name) for name in ("run", "plot", "json"))
     if plot:
-        config = runs.read_config(runs.find(folder)[0])
-        world = config.make_world()
-        names = options.grid.split(",") if options.grid else config.make_box(world)
-        check_figure(plot, [name.partition("=")[0] for name in names])
+        check_file(plot, "plot")
+        if len(names := grid_names(folder, options.grid)) > 2:
+            raise DeeprokError(f"plot draws one or two parameters, but the grid has {len(names)}: {', '.join(names)}")
     with fraction_bar(streams.err, "evaluating") as advance:
-        result = evaluate(folder, **arguments, advance=advance)
+        result = evaluate(folder, **arguments, advance=advance, save=True)
+    note_unfinished(folder)
     if plot:
-        draw_evaluation(result, world, plot)
+        save(result.plot(), plot)
     if as_json:
         print(json.dumps(result.to_dict()))
         return
@@ -72,6 +76,27 @@ def run(words: Sequence[str]) -> None:
     streams.out.print(f"kept in {where / result.file}", highlight=False, markup=False, soft_wrap=True)
     if plot:
         streams.out.print(f"plot: {plot}", highlight=False, markup=False, soft_wrap=True)
+
+
+def grid_names(folder: Path, grid: str | None) -> list[str]:
+    """The parameters of a grid, or of the run's box."""
+    config = runs.read_config(runs.find(folder)[0])
+    return (
+        [item.partition("=")[0].strip() for item in grid.split(",")] if grid else [*config.make_box(config.make_env())]
+    )
+
+
+def note_unfinished(path: Path) -> None:
+    """Says of runs that have not done all their episodes how far they are, a line for each."""
+    for folder in runs.find(path):
+        done, wanted = progress_of(folder)[1], runs.read_config(folder).episodes
+        if 0 < done < wanted:
+            streams.err.print(
+                f"{folder} is unfinished: {done} of {wanted} episodes; go on with: deeprok train --resume {folder}",
+                highlight=False,
+                markup=False,
+                soft_wrap=True,
+            )
 
 
 def options() -> set[str]:

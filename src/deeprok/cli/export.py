@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import tyro
 
 from deeprok.cli import streams
-from deeprok.cli.options import PATH, RunFolder, option_names
-from deeprok.evaluation.export import Format, export_policy
-from deeprok.runs import folder as runs
+from deeprok.cli.options import RunFolder, option_names
+from deeprok.evaluation.export import export
 from deeprok.runs.folder import Keep
-from deeprok.training.scan import make_program
+
+_FORMAT = tyro.conf.arg(metavar="{json,onnx}", help_behavior_hint="(default: what FILE ends with)")
 
 
 @dataclass(frozen=True)
@@ -24,9 +23,9 @@ class Export:
 
     run: RunFolder
     """A run folder; of a folder of seeds the run that did best on held-out models is taken."""
-    out: Annotated[Path, PATH]
-    """File to write; its folder is made if there is none."""
-    format: Format = "json"
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE")]
+    """File to write, such as policy.json or policy.onnx; its folder is made if there is none."""
+    format: Annotated[str | None, _FORMAT] = None
     """A small JSON of layers and weights, or ONNX (needs the extra: pip install 'deeprok[onnx]')."""
     keep: Keep = "best"
     """The weights that did best on held-out models while training, or the last ones."""
@@ -35,13 +34,7 @@ class Export:
 def run(words: Sequence[str]) -> None:
     """Runs the command."""
     options = tyro.cli(Export, args=words, prog="deeprok export")
-    folders = runs.find(options.run)
-    config = runs.read_config(folders[0])
-    with config.arithmetic():
-        program = make_program(config)
-        folder = max(folders, key=lambda path: runs.best_trial(path, program))
-        theta = program.estimator.mean(runs.load_belief(folder, program, options.keep))
-        export_policy(program.network, np.asarray(theta), program.world, options.format, options.out, config.algorithm)
+    folder = export(options.run, options.out, options.format, options.keep)
     streams.out.print(
         f"{folder} ({options.keep} weights) → {options.out}", highlight=False, markup=False, soft_wrap=True
     )

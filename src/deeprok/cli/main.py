@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -11,19 +12,22 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
+from deeprok.core import cache
 from deeprok.core.errors import DeeprokError, unknown
 
+CACHE = "--cache"
 #: Each is a module beside this one, with `run` and `options`; it is imported when it is asked for.
 COMMANDS = {
     "train": "train an agent, or go on with a run",
     "evaluate": "map where a trained policy works",
+    "plot": "draw where policies work, and how they learned",
     "calibrate": "check the posterior's intervals for Q",
     "export": "write a policy as JSON or ONNX",
     "reproduce": "the paper's experiment, with table and figures",
     "solve": "solve a robust MDP exactly",
     "problems": "list the problems that solve knows, and their parameters",
     "algorithms": "list the algorithms",
-    "worlds": "list the worlds, their parameters and boxes",
+    "environments": "list the environments, their parameters and boxes",
 }
 
 
@@ -33,7 +37,8 @@ def _help() -> None:
     from deeprok.cli import streams
 
     streams.out.print(
-        "[bold]deeprok[/bold]: reinforcement learning that keeps working when the world differs from the model\n"
+        "[bold]deeprok[/bold]: reinforcement learning that keeps working when the real system differs from the"
+        " simulator\n"
     )
     streams.out.print("usage: deeprok COMMAND [OPTIONS]   ('deeprok COMMAND --help' tells more)\n", highlight=False)
     table = Table(box=None, show_header=False, padding=(0, 2))
@@ -43,6 +48,27 @@ def _help() -> None:
     streams.out.print("\nfirst steps:", highlight=False)
     for line in ("deeprok train deep_rok --out runs/rok", "deeprok evaluate runs/rok"):
         streams.out.print(f"  {line}", highlight=False)
+    streams.out.print("\nwith every command:", highlight=False)
+    streams.out.print(
+        f"  {CACHE} DIR|{cache.OFF}   folder for compiled programs, which the next start loads; it may be deleted at"
+        f" any time\n                    (default: {cache.VARIABLE}; now: {cache.folder() or cache.OFF})",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _without_cache(words: Sequence[str]) -> tuple[list[str], str | None]:
+    """The words without the option of the cache, and that option's value."""
+    rest, chosen = [], None
+    remaining = iter(words)
+    for word in remaining:
+        name, equals, value = word.partition("=")
+        if name != CACHE:
+            rest.append(word)
+        elif (chosen := value if equals else next(remaining, None)) is None:
+            raise DeeprokError(f"{CACHE} needs a value: a folder, or {cache.OFF}")
+    return rest, chosen
 
 
 @contextlib.contextmanager
@@ -58,8 +84,17 @@ def _interrupted_at_once() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+def _say(sentence: object) -> None:
+    """Says something that is no result."""
+    from deeprok.cli import streams
+
+    streams.err.print(f"deeprok: {sentence}", markup=False, highlight=False, soft_wrap=True)
+
+
 def program() -> int:
     """The command line as a process of its own."""
+    # What JAX creates while it is imported and traces is no garbage, and looking through it takes a fifth of a start.
+    gc.set_threshold(100_000, 20, 100)
     code = main()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done: one more Ctrl-C must not change the exit code
     return code
@@ -67,8 +102,10 @@ def program() -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
     try:
+        words, chosen = _without_cache(sys.argv[1:] if argv is None else argv)
+        if chosen is not None:
+            os.environ[cache.VARIABLE] = chosen  # for the processes that this one starts, too
         if not words or words[0] in ("-h", "--help"):
             _help()
         elif words[0] == "--version":
@@ -82,12 +119,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from deeprok.cli.options import mistakes
 
                 command: Any = import_module(f"deeprok.cli.{words[0]}")
-            with mistakes(words[1:], command.options):
+            if "jax" in sys.modules:  # commands that only list things do without
+                cache.enable(_say)
+            with mistakes(words[1:], lambda: {*command.options(), CACHE}):
                 command.run(words[1:])
     except DeeprokError as error:
-        from deeprok.cli import streams
-
-        streams.err.print(f"deeprok: {error}", markup=False, highlight=False, soft_wrap=True)
+        _say(error)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -1,4 +1,4 @@
-"""`deeprok problems`: the problems that `deeprok solve` knows, and their parameters."""
+"""`deeprok problems`: the built-in problems of `deeprok solve`, and their parameters."""
 
 from __future__ import annotations
 

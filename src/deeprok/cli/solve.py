@@ -21,27 +21,28 @@ from deeprok.cli import streams
 from deeprok.cli.options import option_names
 from deeprok.core.errors import DeeprokError, shown
 from deeprok.core.files import write_atomically
-from deeprok.tabular import SETS, Solution, Sweep, read_csv, solve, sweep_radii, write_csv
+from deeprok.tabular import TABULAR_SETS, Solution, Sweep, read_csv, solve, sweep_radii, write_csv
+from deeprok.tabular.literature import Names
 from deeprok.tabular.model import Support
-from deeprok.tabular.problems import PROBLEMS, Instance, Labels, parse
+from deeprok.tabular.problems import PROBLEMS, Instance, parse
 from deeprok.tabular.setting import Objective, Rect, Setting
 from deeprok.tabular.solvers import Method
 from deeprok.training.progress import work_bar
 
-_SHOWN = 20  # states printed of a model that has more
+_SHOWN = 20  # states printed at most
 _FILE_DISCOUNT = 0.99
 _MOST_RADII = 10_000  # of a sweep
 
-_SET_HELP = f"Family of sets around each row: {', '.join(SETS)}."
-_WITHOUT_LEVEL = [name for name, family in SETS.items() if not family.has_level]
+_SET_HELP = f"Ambiguity set around each transition distribution: {', '.join(TABULAR_SETS)}."
+_WITHOUT_LEVEL = [name for name, family in TABULAR_SETS.items() if not family.has_level]
 _RADIUS_HELP = f"Level of the set, or LOW:HIGH:COUNT for a sweep; the sets {' and '.join(_WITHOUT_LEVEL)} have none."
 
 
 @dataclass(frozen=True)
 class Solve:
-    """Solve a robust MDP exactly: the best policy against the worst model of a set.
+    """Solve a robust MDP exactly: the best policy for the worst model of an ambiguity set.
 
-    With a range of radii, prints and plots what robustness costs and what it buys.
+    For a range of radii, print and plot the price of robustness and the protection it gives.
     """
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
@@ -51,25 +52,28 @@ class Solve:
     discount: Annotated[
         float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="(default: the problem's own; 0.99 for a file)")
     ] = None
-    """Discount γ, above 0 and below 1; 1 with a horizon only."""
+    """Discount γ, above 0 and below 1; 1 only with a horizon."""
     rect: Rect = "sa"
-    """Nature answers each state and action by itself, or shares the radius over a state's actions (s)."""
+    """Rectangularity: a set for each state and action (sa), or a radius shared by the actions of a state (s)."""
     support: Support = "nominal"
-    """Nature moves mass to the nominal model's successors, to those listed with probability 0 too, or to all states."""
+    """Where mass may move: to nominal successors, also to those listed with probability 0, or to all states."""
     objective: Objective = "robust"
-    """Nature is the enemy, a friend, or absent."""
-    method: Annotated[Method | None, tyro.conf.arg(help_behavior_hint="(default: ppi, or vi where it can't be)")] = None
+    """The worst case, the best case, or the nominal model."""
+    method: Annotated[
+        Method | None,
+        tyro.conf.arg(help_behavior_hint="(default: ppi; for some shared budgets vi)"),
+    ] = None
     """Value iteration, partial policy iteration or modified policy iteration."""
-    horizon: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: without end)")] = None
+    horizon: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: infinite)")] = None
     """Number of decisions."""
     tol: float = 1e-8
     """Error bound to reach."""
     state: Annotated[int, tyro.conf.arg(metavar="ID")] = 0
-    """State whose value a sweep follows."""
+    """State whose values a sweep reports."""
     json: bool = False
     """Print one JSON object instead of tables."""
     worst_model: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """File for the model that nature answers with, as CSV."""
+    """CSV file for the worst-case model."""
     plot: Annotated[
         Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: sweep-NAME.png; none with --json)")
     ] = None
@@ -114,11 +118,11 @@ def options() -> set[str]:
     return option_names(Solve)
 
 
-# --- what is asked -------------------------------------------------------------------------------------
+# --- options -------------------------------------------------------------------------------------------
 
 
 def _radii(text: str | None) -> float | np.ndarray | None:
-    """A radius, those of a sweep, or none."""
+    """One radius, the radii of a sweep, or None."""
     if text is None:
         return None
     parts = text.split(":")
@@ -137,7 +141,7 @@ def _radii(text: str | None) -> float | np.ndarray | None:
 
 
 def _check(options: Solve, sweeping: bool) -> None:
-    """Raises on what does not go together, before anything is computed."""
+    """Raises if options contradict each other, before anything is computed."""
     if sweeping and (options.objective == "nominal" or options.set in _WITHOUT_LEVEL):
         what = "objective is nominal" if options.objective == "nominal" else f"the set {options.set} has no radius"
         raise DeeprokError(f"radius is '{options.radius}', but {what}; there is nothing to sweep over")
@@ -158,14 +162,14 @@ def _check(options: Solve, sweeping: bool) -> None:
 
 
 def _load(text: str) -> Instance:
-    """A model from a file or by name."""
+    """The model from a file, or by its name."""
     if text.partition(":")[0] in PROBLEMS:
         return parse(text)
     path = Path(text)
     if not os.path.exists(path) and not path.suffix and "/" not in text:
-        return parse(text)  # which says that it is unknown
+        return parse(text)  # raises the right error
     model = read_csv(path)
-    return Instance(path.stem, model, Labels(range(model.states), range(model.actions)), _FILE_DISCOUNT)
+    return Instance(path.stem, model, Names(range(model.states), range(model.actions)), _FILE_DISCOUNT)
 
 
 def _setting(problem: Instance, options: Solve, radius: float | None) -> Setting:
@@ -181,7 +185,7 @@ def _setting(problem: Instance, options: Solve, radius: float | None) -> Setting
 
 
 def _described(problem: Instance, options: Solve, radius: Any) -> dict[str, Any]:
-    """The question, as JSON has it."""
+    """The options, for the JSON output."""
     return {"model": options.model, **_setting(problem, options, radius)}
 
 
@@ -212,7 +216,7 @@ def _headline(problem: Instance, options: Solve, radius: str) -> str:
 
 
 def _print_solution(found: Solution, problem: Instance, options: Solve, radius: float | None, out: Console) -> None:
-    first = options.horizon is not None  # whose first axis is the stage
+    first = options.horizon is not None  # then the first axis is the stage
     values, policy = (found.values[0], found.policy[0]) if first else (found.values, found.policy)
     out.print(_headline(problem, options, "" if radius is None else f" {radius:g}"), highlight=False, soft_wrap=True)
     mixed = policy.ndim == 2
@@ -221,7 +225,7 @@ def _print_solution(found: Solution, problem: Instance, options: Solve, radius: 
     table.add_column("actions" if mixed else "action")
     shown = min(len(values), _SHOWN)
     for s in range(shown):
-        table.add_row(str(problem.labels.states[s]), f"{values[s]:.8g}", _action(policy[s], problem.labels.actions))
+        table.add_row(str(problem.names.states[s]), f"{values[s]:.8g}", _action(policy[s], problem.names.actions))
     out.print(table, highlight=False)
     if shown < len(values):
         low, high = int(np.argmin(values)), int(np.argmax(values))
@@ -240,7 +244,7 @@ def _print_solution(found: Solution, problem: Instance, options: Solve, radius: 
         )
     out.print(f"{ending} · {found.seconds:.2f} s", highlight=False, soft_wrap=True)
     if options.worst_model:
-        out.print(f"nature's model: {options.worst_model}", highlight=False, soft_wrap=True)
+        out.print(f"worst-case model: {options.worst_model}", highlight=False, soft_wrap=True)
 
 
 def _action(chosen: np.ndarray, names: Sequence[object]) -> str:
@@ -268,7 +272,7 @@ def _sweep(problem: Instance, options: Solve, radii: np.ndarray) -> Sweep:
 
 
 def _swept(swept: Sweep, problem: Instance, options: Solve) -> dict[str, Any]:
-    """A sweep, as JSON has it."""
+    """A sweep, for the JSON output."""
     fields = ("radius", "value", "nominal", "nominal_value", "unprotected", "price", "protection")
     found = {name: getattr(swept, name) for name in fields}
     lists = {name: x.tolist() if isinstance(x, np.ndarray) else x for name, x in found.items()}
@@ -278,7 +282,7 @@ def _swept(swept: Sweep, problem: Instance, options: Solve) -> dict[str, Any]:
 
 def _print_sweep(swept: Sweep, problem: Instance, options: Solve, out: Console) -> None:
     out.print(_headline(problem, options, f" of {len(swept.radius)} radii"), highlight=False, soft_wrap=True)
-    name = str(problem.labels.states[options.state])
+    name = str(problem.names.states[options.state])
     out.print(
         f"values of state {options.state}" + (f" ({name})" if name != str(options.state) else ""), highlight=False
     )

@@ -6,24 +6,31 @@ import dataclasses
 import itertools
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import tyro
 from rich.table import Table
 from rich.text import Text
 
+from deeprok.agents.learner import LEARNERS
+from deeprok.agents.network import NETWORKS
+from deeprok.agents.targets import TARGETS
 from deeprok.cli import algorithms, streams
 from deeprok.cli.options import JOBS, PATH, option_names
-from deeprok.core.errors import DeeprokError, unknown
+from deeprok.core.errors import DeeprokError
+from deeprok.environments import ENVIRONMENTS
+from deeprok.estimators import ESTIMATORS
 from deeprok.runs import folder as runs
-from deeprok.runs.settings import ALGORITHMS, PARTS, Config, make_config
+from deeprok.runs.settings import SECTIONS, Config, RunSettings, make_config
 from deeprok.training import jobs
 from deeprok.training.loop import progress_of
 from deeprok.training.progress import training_line
+
+_PARTS: tuple[Mapping[str, Any], ...] = (ENVIRONMENTS, NETWORKS, LEARNERS, TARGETS, ESTIMATORS)
 
 # How long the main thread may take to notice that it is to stop at once.
 _LEAVE_SECONDS = 1.0
@@ -31,9 +38,8 @@ _LEAVE_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Train:
-    """Train an agent on an uncertain world."""
+    """Seeds, output folder and processes."""
 
-    config: Annotated[Config, tyro.conf.arg(name="")]
     seeds: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: one run, in --out)")] = None
     """Train N seeds, from --seed on; --out then holds a run folder for each: seed-0, seed-1, …"""
     out: Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="(default: runs/ALGORITHM)")] = None
@@ -65,39 +71,56 @@ def run(words: Sequence[str]) -> None:
     if not words or words[0] in ("-h", "--help"):
         _train_help()
         return
-    algorithm = words[0]
-    if algorithm not in ALGORITHMS:
-        raise unknown("algorithm", algorithm, ALGORITHMS)
-    options = _parse_train(algorithm, words[1:])
+    config, options = _parse(words[0], words[1:])
     if options.seeds is not None and options.seeds < 1:
         raise DeeprokError(f"seeds is {options.seeds}; it must be at least 1")
-    out, first = options.out or Path("runs") / algorithm, options.config.seed
-    seeds = None if options.seeds is None else range(first, first + options.seeds)
-    folders = jobs.create(options.config, out, seeds, options.jobs)
+    out = options.out or Path("runs") / words[0].rpartition(":")[2]
+    seeds = None if options.seeds is None else range(config.seed, config.seed + options.seeds)
+    folders = jobs.create(config, out, seeds, options.jobs)
     _train_runs(out, folders, options.jobs, jobs.begin)
 
 
-def _parse_train(algorithm: str, words: Sequence[str]) -> Train:
-    """Reads options whose defaults depend on the preset, which is one of them."""
-    chosen = {"preset": "tuned", "world": "cartpole"}
+def _parse(algorithm: str, words: Sequence[str]) -> tuple[Config, Train]:
+    """Reads options whose names and defaults depend on the preset and the parts, which are options too."""
+    chosen = {}
     for word, following in itertools.pairwise([*words, ""]):
         name, equals, value = word.partition("=")
-        if name in ("--preset", "--world"):
+        if name in ("--preset", "--env", "--network"):
             chosen[name.removeprefix("--")] = value if equals else following
     base = make_config(algorithm, **chosen)
-    own = {field.name for field in dataclasses.fields(base.estimator)}
-    others = {field.name for part in PARTS.values() for field in dataclasses.fields(part.settings)} - own
     for word in words:
-        if word.partition("=")[0].removeprefix("--").replace("-", "_") in others and word.startswith("--"):
-            raise DeeprokError(f"{word} is not a setting of {algorithm}, whose estimator is {base.row.estimator}")
-    return tyro.cli(
-        Train,
+        name = word.partition("=")[0].removeprefix("--").replace("-", "_")
+        if word.startswith("--") and name in _settings_of_others(base):
+            more = f"'deeprok train {algorithm} --help' lists those that it has"
+            raise DeeprokError(f"{word.partition('=')[0]} is not a setting of {algorithm} on {base.env}; {more}")
+    parsed = tyro.cli(
+        _options(base),
         args=words,
         prog=f"deeprok train {algorithm}",
-        description=f"Train {algorithm}: {ALGORITHMS[algorithm].summary}.",
-        default=Train(config=base),
+        description=f"{base.row.summary}.",
         config=(tyro.conf.AvoidSubcommands, tyro.conf.OmitArgPrefixes),
     )
+    groups = dict(vars(parsed))
+    training = groups.pop("training")
+    return base.replace(**{name: value for record in groups.values() for name, value in vars(record).items()}), training
+
+
+def _options(base: Config) -> Any:
+    """The command's options in groups: those of `Train`, of every run, and of the parts of this one."""
+    run = RunSettings(**{field.name: getattr(base, field.name) for field in dataclasses.fields(RunSettings)})
+    groups: dict[str, Any] = {"training": Train(), "run": run} | {name: getattr(base, name) for name in SECTIONS}
+    fields = [
+        ("network" if name == "layers" else name, type(record), dataclasses.field(default=record))
+        for name, record in groups.items()
+        if record is not None and dataclasses.fields(record)
+    ]
+    return dataclasses.make_dataclass("Options", fields, frozen=True)
+
+
+def _settings_of_others(config: Config) -> set[str]:
+    """The settings that built-in parts have and this run has not."""
+    every = {f.name for kind in _PARTS for part in kind.values() for f in dataclasses.fields(part.settings)}
+    return every - set(config.flat()) - {field.name for field in dataclasses.fields(Train)}
 
 
 def _train_runs(name: Path, folders: Sequence[Path], count: int | None, train: Callable[..., None]) -> None:
@@ -111,7 +134,7 @@ def _train_runs(name: Path, folders: Sequence[Path], count: int | None, train: C
     if finished():
         streams.err.print(f"{name} is finished: nothing to do", highlight=False, markup=False)
     else:
-        for warning in {config.warning() for config in configs.values()} - {None}:
+        for warning in {config.make_learner().warning for config in configs.values()} - {None}:
             streams.err.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
         try:
             with training_line(streams.err, configs, done) as report:
@@ -169,7 +192,7 @@ def _train_help() -> None:
         markup=False,
     )
     for sentence in (
-        "Train an agent on an uncertain world, or go on with a run. Ctrl-C leaves a run that can be resumed.\n",
+        "Train an agent on an uncertain environment, or go on with a run. Ctrl-C leaves a run that can be resumed.\n",
         "'deeprok train deep_rok --help' lists every setting, with its value for that algorithm.\n",
     ):
         streams.out.print(sentence, highlight=False, soft_wrap=True)
@@ -178,4 +201,5 @@ def _train_help() -> None:
 
 def options() -> set[str]:
     """The names of its options."""
-    return option_names(Train, Resume, Config, *(part.settings for part in PARTS.values()))
+    parts = (part.settings for kind in _PARTS for part in kind.values())
+    return option_names(Train, Resume, RunSettings, *parts)

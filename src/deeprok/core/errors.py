@@ -48,9 +48,17 @@ def shown(value: object) -> str:
         return f"a {type(value).__name__} that can't be printed"
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> DeeprokError:
-    """The error for a name that is not in a list of names, with the nearest match."""
+def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> DeeprokError:
+    """The error for a name that is not in a list of names, with the nearest match.
+
+    Args:
+      kind: what is named.
+      name: the name given.
+      known: the names there are.
+      more: what else is allowed.
+    """
     names = sorted(known)
     near = difflib.get_close_matches(name[:_QUOTED], names, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'? " if near else ""
-    return DeeprokError(f"unknown {kind} {shown(name)}: {hint}known are {', '.join(names)}")
+    also = f"; {more}" if more else ""
+    return DeeprokError(f"unknown {kind} {shown(name)}: {hint}known are {', '.join(names)}{also}")

@@ -17,6 +17,7 @@ import numpy as np
 from msgspec import Meta, ValidationError, convert
 
 from deeprok.core.errors import DeeprokError, shown, unknown
+from deeprok.core.registry import Registry
 
 Precision = Literal["float32", "float64"]
 
@@ -41,7 +42,7 @@ Seed = Annotated[int, Meta(ge=0, lt=2**32, description="a whole number from 0 to
 
 @dataclasses.dataclass(frozen=True, eq=False)  # compared by identity: names may be a dictionary, which has no hash
 class OneOf:
-    """Beside a type of text: it must be one of these names."""
+    """Beside a type of text: it must be one of these names; those of a registry may be a user's `module:object`."""
 
     names: Collection[str]
 
@@ -74,6 +75,9 @@ def check_fields(settings: Any, precision: Precision) -> None:
         if dataclasses.is_dataclass(value) or any(isinstance(part, CheckedElsewhere) for part in _beside(hint)):
             continue
         names = choices(hint)
+        if isinstance(names, Registry):
+            names.find(value, name)
+            continue
         if names is not None:
             if not isinstance(value, str) or value not in names:
                 raise unknown(name, str(value), names)
@@ -117,7 +121,7 @@ def _allows(hint: Any, value: Any) -> bool:
             return False
     try:
         convert(value, hint)
-    except ValidationError:
+    except (ValidationError, UnicodeEncodeError):  # half of a surrogate pair is no text
         return False
     return all(part.allows(value) for part in _beside(hint) if isinstance(part, Rule))
 

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 @dataclass_transform(frozen_default=True)
-def record(cls: type[T]) -> type[T]:
+def pytree_dataclass(cls: type[T]) -> type[T]:
     """Makes a class a frozen dataclass whose fields JAX can trace."""
     return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
 

@@ -1,4 +1,4 @@
-"""What a world is: two pure functions whose physics is an argument."""
+"""What an environment is: two pure functions that take the physical parameters as an argument."""
 
 from __future__ import annotations
 
@@ -11,27 +11,29 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok.core.errors import DeeprokError, unknown
-from deeprok.core.pytree import record
+from deeprok.core.fields import Count
+from deeprok.core.pytree import pytree_dataclass
+from deeprok.environments.spaces import ActionSpace
 
-#: A model of the world: the physical quantities in which it differs from the nominal one.
+#: A model of the environment: the parameters in which it differs from the nominal one, by name.
 Model = dict[str, jax.Array]
 
 
-@record
+@pytree_dataclass
 class Outcome:
-    """What one model of the world answers to an action."""
+    """The outcome of an action under one model."""
 
-    state: Any  # the world's own state, a pytree
-    obs: jax.Array  # [D] what the agent sees of it
+    state: Any  # the environment's own state, a pytree
+    obs: jax.Array  # [D] the observation of it
     reward: jax.Array  # []
     terminated: jax.Array  # [] bool; never true merely because time is up
 
 
-@record
+@pytree_dataclass
 class Transition:
-    """One step, with the answer of each of the M models that label it.
+    """One step, with its outcome under each of the M models that its target is computed from.
 
-    A nominal label has the one model that the agent acted on (M = 1).
+    A nominal target has one model, the one that the agent acted on (M = 1).
     """
 
     obs: jax.Array  # [D]
@@ -42,43 +44,26 @@ class Transition:
 
 
 def quantity(default: float, unit: str, meaning: str, positive: bool = True) -> Any:
-    """A field of a world's parameters: its nominal value, its unit, and what it is."""
+    """A field of an environment's parameters: its nominal value, its unit, and what it is."""
     metadata = {"unit": unit, "meaning": meaning, "positive": positive}
     return dataclasses.field(default=default, metadata=metadata)
 
 
-@dataclasses.dataclass(frozen=True)
-class Interval:
-    """Actions that are numbers: one or more, each between two ends."""
-
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-
-    def __len__(self) -> int:
-        return len(self.low)
-
-    def at(self, places: jax.Array) -> jax.Array:
-        """The actions at places [..., A] between −1, the lower ends, and 1; beyond these the ends."""
-        low, high = jnp.asarray(self.low, places.dtype), jnp.asarray(self.high, places.dtype)
-        return low + (high - low) * (0.5 * (jnp.clip(places, -1.0, 1.0) + 1.0))
-
-
-class World(NamedTuple):
+class Environment(NamedTuple):
     """A simulator without hidden state.
 
-    The parameters hold primitive quantities only; what follows from them (a total mass, say) is
-    computed in `step`, so that replacing one of them never leaves a stale number behind.
-    Worlds do not reset themselves and know no time limit: both are the driver's business.
+    The parameters hold primitive quantities only. What follows from them, such as a total mass, is computed in `step`,
+    so that replacing one of them never leaves a stale number behind. The training loop handles resets and time limits.
 
     Attributes:
-      name: what the command line calls it.
+      name: what figures and exported policies call it.
       reset: `(key, params) -> (state, obs)`.
       step: `(key, state, action, params) -> Outcome`.
-      nominal: the parameters the designer believes in; a frozen dataclass of `quantity` fields.
+      nominal: the parameters of the nominal model; a `pytree_dataclass` of `quantity` fields.
       box: the ranges in which the true parameters are known to lie, by name.
-      observation_scale: a typical size of each observation.
-      actions: a name for each action, or an `Interval` where an action is a vector of numbers.
-      horizon: steps after which an episode is cut off (truncated, not terminated).
+      observation_scale: a typical size of each observation; networks divide by it, unless `input_scale` is set.
+      actions: `Choices`, or an `Interval` where an action is a vector of numbers.
+      horizon: steps after which an episode is truncated (not terminated).
       success_return: an episode succeeds when its return is above this.
     """
 
@@ -88,9 +73,46 @@ class World(NamedTuple):
     nominal: Any
     box: Mapping[str, tuple[float, float]]
     observation_scale: tuple[float, ...]
-    actions: tuple[str, ...] | Interval
+    actions: ActionSpace
     horizon: int
     success_return: float
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeSettings:
+    """Settings of any environment."""
+
+    horizon: Count = 200
+    """Steps after which an episode is truncated."""
+
+
+class EnvironmentPart(NamedTuple):
+    """An environment as the settings of a run name it.
+
+    Attributes:
+      settings: a dataclass with the field `horizon`, and others of the environment's own.
+      make: `settings -> Environment`.
+      presets: (preset, learner) -> settings of a run, by name, that suit this environment.
+    """
+
+    settings: type[Any]
+    make: Callable[[Any], Environment]
+    presets: Mapping[tuple[str, str], Mapping[str, Any]] = {}
+
+
+def as_part(found: Any) -> EnvironmentPart:
+    """The part that an object named by a user stands for: a part, or an environment, whose horizon can be set."""
+    if isinstance(found, EnvironmentPart):
+        return found
+    if not isinstance(found, Environment):
+        raise DeeprokError(
+            f"that object is of type {type(found).__name__}; it must be an Environment or an EnvironmentPart"
+        )
+    horizon = dataclasses.field(default=found.horizon)
+    settings = dataclasses.make_dataclass(
+        "EpisodeSettings", [("horizon", Count, horizon)], bases=(EpisodeSettings,), frozen=True
+    )
+    return EnvironmentPart(settings, lambda chosen: found._replace(horizon=chosen.horizon))
 
 
 def with_model(params: Any, model: Model) -> Any:
@@ -102,19 +124,19 @@ def with_model(params: Any, model: Model) -> Any:
     return jax.tree.map(lambda x: jnp.asarray(x, float), dataclasses.replace(params, **model))
 
 
-def branch(world: World, key: jax.Array, state: Any, action: jax.Array, models: Model) -> Outcome:
-    """What each of M models answers to one action in one state; every leaf gains an axis M.
+def branch(env: Environment, key: jax.Array, state: Any, action: jax.Array, models: Model) -> Outcome:
+    """The outcome of one action in one state under each of M models; every leaf gains an axis M.
 
-    All models see the same random numbers, so that their answers differ by physics alone.
+    All models get the same random numbers, so that their outcomes differ by their parameters alone.
     """
-    return jax.vmap(lambda model: world.step(key, state, action, with_model(world.nominal, model)))(models)
+    return jax.vmap(lambda model: env.step(key, state, action, with_model(env.nominal, model)))(models)
 
 
 def check_quantity(params: Any, name: str, value: float, origin: str) -> None:
     """Raises unless `name` is a quantity of these parameters and may have this value.
 
     Args:
-      params: the world's parameters.
+      params: the environment's parameters.
       name: the name to check.
       value: the value to check.
       origin: where the user gave it, for the message.

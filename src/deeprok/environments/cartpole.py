@@ -1,4 +1,4 @@
-"""Cart-Pole with every physical quantity an argument.
+"""Cart-Pole with every physical parameter an argument.
 
 A. G. Barto, R. S. Sutton and C. W. Anderson, "Neuronlike adaptive elements that can solve
 difficult learning control problems", IEEE Transactions on Systems, Man, and Cybernetics, 1983.
@@ -9,24 +9,26 @@ Deep-RoK paper.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
-from deeprok.core.pytree import record
-from deeprok.environments.base import Outcome, World, quantity
+from deeprok.core.fields import Finite
+from deeprok.core.pytree import pytree_dataclass
+from deeprok.environments.base import Environment, EnvironmentPart, EpisodeSettings, Outcome, quantity
+from deeprok.environments.spaces import Choices
 
 Integrator = Literal["euler", "semi-implicit"]
-INTEGRATORS: tuple[str, ...] = get_args(Integrator)
 
 _POSITION_LIMIT = 2.4
 _ANGLE_LIMIT = 12 * 2 * math.pi / 360
 
 
-@record
+@pytree_dataclass
 class CartPole:
-    """The physics of a cart with a pole on it."""
+    """The parameters of a cart with a pole on it."""
 
     cart_mass: Any = quantity(1.5, "kg", "mass of the cart")
     pole_length: Any = quantity(0.5, "m", "from the pivot to the pole's centre, as Gymnasium counts it")
@@ -37,7 +39,7 @@ class CartPole:
     initial_range: Any = quantity(0.05, "", "each coordinate starts uniformly within ± this")
 
 
-def cartpole(integrator: Integrator = "euler", failing_reward: float = 0.0, horizon: int = 200) -> World:
+def cartpole(integrator: Integrator = "euler", failing_reward: float = 0.0, horizon: int = 200) -> Environment:
     """Balance a pole by pushing its cart left (0) or right (1).
 
     Args:
@@ -75,14 +77,37 @@ def cartpole(integrator: Integrator = "euler", failing_reward: float = 0.0, hori
         reward = jnp.where(terminated, failing_reward, 1.0).astype(state.dtype)
         return Outcome(state=new_state, obs=new_state, reward=reward, terminated=terminated)
 
-    return World(
+    return Environment(
         name="cartpole",
         reset=reset,
         step=step,
         nominal=CartPole(),
         box={"pole_length": (0.2, 1.4), "cart_mass": (0.1, 7.0)},
         observation_scale=(2.4, 2.0, 0.2, 2.0),
-        actions=("left", "right"),
+        actions=Choices(("left", "right")),
         horizon=horizon,
         success_return=195.0,
     )
+
+
+@dataclass(frozen=True)
+class CartPoleSettings(EpisodeSettings):
+    """Settings of Cart-Pole, besides its parameters."""
+
+    integrator: Integrator = "euler"
+    """Integration scheme of Cart-Pole, as in Gymnasium."""
+    failing_reward: Finite = 0.0
+    """Reward of the failing step: 0 in the paper, 1 in Gymnasium."""
+
+
+_SCALED = {"input_scale": (0.5, 0.5, 5.0, 0.5)}
+
+PART = EnvironmentPart(
+    settings=CartPoleSettings,
+    make=lambda settings: cartpole(settings.integrator, settings.failing_reward, settings.horizon),
+    presets={
+        ("tuned", "q_learning"): _SCALED,
+        ("tuned", "policy_gradient"): _SCALED,
+        ("paper", "policy_gradient"): _SCALED,
+    },
+)

@@ -1,30 +1,34 @@
-"""Deep sea: a treasure that only one way of very many leads to, and that the first steps speak against.
+"""Deep sea: a benchmark for exploration with a sparse reward.
 
 I. Osband, B. Van Roy, D. Russo and Z. Wen, "Deep exploration via randomized value functions",
 Journal of Machine Learning Research, 2019. There the meaning of the actions is drawn anew for each
-cell and the cell is seen one-hot; here it is the same everywhere, and the cell is two numbers.
+cell and the observation is one-hot; here the actions mean the same everywhere and the observation is two numbers, so
+that a constant policy solves it.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from deeprok.core.pytree import record
-from deeprok.environments.base import Outcome, World, quantity
+from deeprok.core.fields import Count
+from deeprok.core.pytree import pytree_dataclass
+from deeprok.environments.base import Environment, EnvironmentPart, EpisodeSettings, Outcome, quantity
+from deeprok.environments.spaces import Choices
 
 
-@record
+@pytree_dataclass
 class DeepSea:
-    """What the diver finds and pays."""
+    """Rewards and costs of a dive."""
 
     treasure: Any = quantity(1.0, "", "reward of the last step, if every step went right")
     move_cost: Any = quantity(0.01, "", "cost of going right in every step, all of them together")
 
 
-def deep_sea(integrator: str = "euler", failing_reward: float = 0.0, horizon: int = 10) -> World:
+def deep_sea(horizon: int = 10) -> Environment:
     """Dive through N rows of N cells: each step leads one row down, to the left (0) or to the right (1).
 
     Who goes right in all N steps finds the treasure. Going left is free, going right costs the N-th
@@ -32,11 +36,8 @@ def deep_sea(integrator: str = "euler", failing_reward: float = 0.0, horizon: in
     2ᴺ ways one is the right one.
 
     Args:
-      integrator: not used; nothing is integrated.
-      failing_reward: not used; nothing fails.
       horizon: N, rows and columns. The last row's step terminates the episode.
     """
-    del integrator, failing_reward
 
     def observe(cell: jax.Array) -> jax.Array:
         return cell * (2.0 / horizon) - 1.0
@@ -58,14 +59,38 @@ def deep_sea(integrator: str = "euler", failing_reward: float = 0.0, horizon: in
             state=below, obs=observe(below), reward=jnp.asarray(reward, float), terminated=below[0] >= horizon
         )
 
-    return World(
+    return Environment(
         name="deep_sea",
         reset=reset,
         step=step,
         nominal=DeepSea(),
         box={"treasure": (0.5, 1.5)},
         observation_scale=(1.0, 1.0),
-        actions=("left", "right"),
+        actions=Choices(("left", "right")),
         horizon=horizon,
         success_return=0.5 * DeepSea().treasure,
     )
+
+
+@dataclass(frozen=True)
+class DeepSeaSettings(EpisodeSettings):
+    """Settings of the deep sea."""
+
+    horizon: Count = 10
+    """Rows and columns, and so steps in an episode."""
+
+
+PART = EnvironmentPart(
+    settings=DeepSeaSettings,
+    make=lambda settings: deep_sea(settings.horizon),
+    presets={
+        ("tuned", "q_learning"): {
+            "episodes": 500,
+            "discount": 0.99,
+            "warm_up": 20,
+            "target_period": 200,
+            "epsilon_steps": 3000,
+            "acting": "nominal",
+        }
+    },
+)

@@ -1,4 +1,4 @@
-"""A ferry on a river whose current is not known: few cells, so that what is best is known exactly.
+"""A ferry on a river with an unknown current: few cells, so that the robust optimum is known exactly.
 
 Each model of the river is deterministic. The worst case over a list of models is then a plain
 minimum for each cell and action, and the robust Q* comes from value iteration over the cells.
@@ -7,6 +7,7 @@ minimum for each cell and action, and the robust Q* comes from value iteration o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -14,8 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok.core.errors import DeeprokError
-from deeprok.core.pytree import record
-from deeprok.environments.base import Outcome, World, branch, quantity
+from deeprok.core.fields import Count
+from deeprok.core.pytree import pytree_dataclass
+from deeprok.environments.base import Environment, EnvironmentPart, EpisodeSettings, Outcome, branch, quantity
+from deeprok.environments.spaces import Choices
 
 _FAR_BANK = 4  # the near bank is row 0; between them is water
 _FALLS = 7  # places along the river, and the place of the falls
@@ -24,7 +27,7 @@ _STROKE = 2  # places that the ferry goes along the river in a step; on the bank
 _TOLERANCE = 1e-12
 
 
-@record
+@pytree_dataclass
 class Ferry:
     """The river and what a passage brings."""
 
@@ -37,7 +40,7 @@ class Ferry:
     wreck: Any = quantity(1.0, "", "cost of going over the falls")
 
 
-def ferry(integrator: str = "euler", failing_reward: float = 0.0, horizon: int = 40) -> World:
+def ferry(horizon: int = 40) -> Environment:
     """Cross a river and land near the dock: go upstream (0), across (1) or downstream (2).
 
     Four rows of seven places: the near bank, where a passage begins at any place, and three rows of
@@ -48,11 +51,8 @@ def ferry(integrator: str = "euler", failing_reward: float = 0.0, horizon: int =
     which can't land when the current is 2.
 
     Args:
-      integrator: not used; nothing is integrated.
-      failing_reward: not used; `wreck` is what failing costs.
       horizon: steps after which an episode is cut off.
     """
-    del integrator, failing_reward
 
     def reset(key: jax.Array, params: Ferry) -> tuple[jax.Array, jax.Array]:
         del params
@@ -74,14 +74,14 @@ def ferry(integrator: str = "euler", failing_reward: float = 0.0, horizon: int =
         cell = jnp.stack([row, place])
         return Outcome(state=cell, obs=_observe(cell), reward=jnp.asarray(reward, float), terminated=landed | wrecked)
 
-    return World(
+    return Environment(
         name="ferry",
         reset=reset,
         step=step,
         nominal=Ferry(),
         box={"current": (0.0, 2.0)},
         observation_scale=(1.0, 1.0),
-        actions=("upstream", "across", "downstream"),
+        actions=Choices(("upstream", "across", "downstream")),
         horizon=horizon,
         success_return=0.0,
     )
@@ -99,14 +99,14 @@ class ExactQ(NamedTuple):
     reachable: np.ndarray  # [C] bool; whether a passage on these rivers can come there
 
 
-def exact_robust_q(world: World, models: Mapping[str, Any], discount: float) -> ExactQ:
+def exact_robust_q(env: Environment, models: Mapping[str, Any], discount: float) -> ExactQ:
     """Q*(s, a) = min over the models m of r_m + γ max Q*(s'_m, ·), by value iteration in double precision.
 
-    The minimum is taken anew in each step, as in a robust label: nature may choose another river
+    The minimum is taken anew in each step, as in a robust target: nature may choose another river
     each time.
 
     Args:
-      world: a ferry.
+      env: a ferry.
       models: name -> [M] values.
       discount: γ, below 1.
     """
@@ -115,15 +115,15 @@ def exact_robust_q(world: World, models: Mapping[str, Any], discount: float) -> 
     cells = np.indices((_FAR_BANK, _FALLS), dtype=np.int32).reshape(2, -1).T
     with jax.enable_x64(True):
         rivers = {name: jnp.asarray(values, float) for name, values in models.items()}
-        key, actions = jax.random.key(0), jnp.arange(len(world.actions))
-        each_action = jax.vmap(lambda cell, action: branch(world, key, cell, action, rivers), (None, 0))
+        key, actions = jax.random.key(0), jnp.arange(len(env.actions))
+        each_action = jax.vmap(lambda cell, action: branch(env, key, cell, action, rivers), (None, 0))
         outcome = jax.tree.map(np.asarray, jax.jit(jax.vmap(each_action, (0, None)))(jnp.asarray(cells), actions))
         seen = np.asarray(_observe(jnp.asarray(cells)))
     # [C, A, M] the cell where each model leads; of those that end the passage any number will do.
     goes_on = ~outcome.terminated
     successor = np.where(goes_on, outcome.state @ [_FALLS, 1], 0)
 
-    q = np.zeros((len(cells), len(world.actions)))
+    q = np.zeros((len(cells), len(env.actions)))
     change = np.inf
     while change > _TOLERANCE * (1.0 - discount):
         before, values = q, q.max(axis=1)
@@ -134,3 +134,18 @@ def exact_robust_q(world: World, models: Mapping[str, Any], discount: float) -> 
     for _ in cells:
         reachable[successor[goes_on & reachable[:, None, None]]] = True
     return ExactQ(seen, q, reachable)
+
+
+@dataclass(frozen=True)
+class FerrySettings(EpisodeSettings):
+    """Settings of the ferry, besides its parameters."""
+
+    horizon: Count = 40
+    """Steps after which a passage is truncated."""
+
+
+PART = EnvironmentPart(
+    settings=FerrySettings,
+    make=lambda settings: ferry(settings.horizon),
+    presets={("tuned", "q_learning"): {"episodes": 2000, "target_period": 200, "epsilon_steps": 5000}},
+)

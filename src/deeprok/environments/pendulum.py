@@ -1,4 +1,4 @@
-"""A pendulum to swing up and hold by a motor at its pivot, with every physical quantity an argument.
+"""A pendulum to swing up and hold by a motor at its pivot, with every physical parameter an argument.
 
 The numbers are those of Gymnasium's Pendulum-v1.
 """
@@ -11,15 +11,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from deeprok.core.pytree import record
-from deeprok.environments.base import Interval, Outcome, World, quantity
+from deeprok.core.pytree import pytree_dataclass
+from deeprok.environments.base import Environment, EnvironmentPart, EpisodeSettings, Outcome, quantity
+from deeprok.environments.spaces import Interval
 
 _SPEED_LIMIT = 8.0
 
 
-@record
+@pytree_dataclass
 class Pendulum:
-    """The physics of a rod on a motor."""
+    """The parameters of a rod on a motor."""
 
     mass: Any = quantity(1.0, "kg", "mass of the rod")
     length: Any = quantity(1.0, "m", "length of the rod")
@@ -28,17 +29,14 @@ class Pendulum:
     time_step: Any = quantity(0.05, "s", "time between two decisions")
 
 
-def pendulum(integrator: str = "euler", failing_reward: float = 0.0, horizon: int = 200) -> World:
+def pendulum(horizon: int = 200) -> Environment:
     """Swing a rod up and hold it there, by a torque between −1 and 1 times the motor's largest.
 
     Each step costs θ² + 0.1 θ̇² + 0.001 u², with the angle θ from upright and the torque u.
 
     Args:
-      integrator: not used; Gymnasium has one.
-      failing_reward: not used; nothing ends an episode but the horizon.
       horizon: steps after which an episode is cut off.
     """
-    del integrator, failing_reward
 
     def observe(state: jax.Array) -> jax.Array:
         angle, speed = state
@@ -61,7 +59,7 @@ def pendulum(integrator: str = "euler", failing_reward: float = 0.0, horizon: in
         new_state = jnp.stack([angle + new_speed * params.time_step, new_speed])
         return Outcome(state=new_state, obs=observe(new_state), reward=-cost, terminated=jnp.array(False))
 
-    return World(
+    return Environment(
         name="pendulum",
         reset=reset,
         step=step,
@@ -72,3 +70,10 @@ def pendulum(integrator: str = "euler", failing_reward: float = 0.0, horizon: in
         horizon=horizon,
         success_return=-400.0,
     )
+
+
+PART = EnvironmentPart(
+    settings=EpisodeSettings,
+    make=lambda settings: pendulum(settings.horizon),
+    presets={("tuned", "policy_gradient"): {"discount": 0.95}, ("paper", "policy_gradient"): {"discount": 0.95}},
+)

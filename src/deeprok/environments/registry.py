@@ -1,16 +1,15 @@
-"""The worlds that the command line knows by name."""
+"""The environments that the command line knows by name."""
 
-from collections.abc import Callable
+from deeprok.core.registry import Registry
+from deeprok.environments.base import EnvironmentPart, as_part
 
-from deeprok.environments.base import World
-from deeprok.environments.cartpole import cartpole
-from deeprok.environments.deep_sea import deep_sea
-from deeprok.environments.ferry import ferry
-from deeprok.environments.pendulum import pendulum
-
-WORLDS: dict[str, Callable[..., World]] = {
-    "cartpole": cartpole,
-    "deep_sea": deep_sea,
-    "ferry": ferry,
-    "pendulum": pendulum,
-}
+ENVIRONMENTS: Registry[EnvironmentPart] = Registry(
+    "environment",
+    {
+        "cartpole": "deeprok.environments.cartpole:PART",
+        "deep_sea": "deeprok.environments.deep_sea:PART",
+        "ferry": "deeprok.environments.ferry:PART",
+        "pendulum": "deeprok.environments.pendulum:PART",
+    },
+    as_part,
+)

@@ -1,7 +1,4 @@
-"""What a real plant does to a policy beside having other parameters: noise, and a late hand.
-
-Each function makes a world out of a world.
-"""
+"""Environment wrappers: sensor noise, noisy parameters and action delay."""
 
 from __future__ import annotations
 
@@ -11,67 +8,64 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from deeprok.environments.base import Interval, Outcome, World
+from deeprok.environments.base import Environment, Outcome
 
 
-def with_sensor_noise(world: World, deviation: float) -> World:
-    """The agent sees each observation with normal noise on it; the world itself is as it was.
+def with_sensor_noise(env: Environment, deviation: float) -> Environment:
+    """Adds Gaussian noise to each observation; the state is not affected.
 
     Args:
-      world: the world.
-      deviation: the noise's standard deviation, in units of `World.observation_scale`.
+      env: the environment.
+      deviation: the noise's standard deviation, in units of `Environment.observation_scale`.
     """
-    scale = deviation * jnp.asarray(world.observation_scale)
+    scale = deviation * jnp.asarray(env.observation_scale)
 
     def blur(key: jax.Array, obs: jax.Array) -> jax.Array:
         return obs + scale.astype(obs.dtype) * jax.random.normal(key, obs.shape, obs.dtype)
 
     def reset(key: jax.Array, params: Any) -> tuple[Any, jax.Array]:
-        world_key, noise_key = jax.random.split(key)
-        state, obs = world.reset(world_key, params)
+        env_key, noise_key = jax.random.split(key)
+        state, obs = env.reset(env_key, params)
         return state, blur(noise_key, obs)
 
     def step(key: jax.Array, state: Any, action: jax.Array, params: Any) -> Outcome:
-        world_key, noise_key = jax.random.split(key)
-        outcome = world.step(world_key, state, action, params)
+        env_key, noise_key = jax.random.split(key)
+        outcome = env.step(env_key, state, action, params)
         return dataclasses.replace(outcome, obs=blur(noise_key, outcome.obs))
 
-    return world._replace(reset=reset, step=step)
+    return env._replace(reset=reset, step=step)
 
 
-def with_parameter_noise(world: World, name: str, deviation: float) -> World:
-    """In each step one of the parameters is off by a fresh normal factor.
+def with_parameter_noise(env: Environment, name: str, deviation: float) -> Environment:
+    """Multiplies one of the parameters by a fresh Gaussian factor in each step.
 
     Args:
-      world: the world.
+      env: the environment.
       name: the parameter, `force` for example.
       deviation: standard deviation of the factor, whose mean is 1.
     """
 
     def step(key: jax.Array, state: Any, action: jax.Array, params: Any) -> Outcome:
-        world_key, noise_key = jax.random.split(key)
+        env_key, noise_key = jax.random.split(key)
         factor = 1.0 + deviation * jax.random.normal(noise_key)
         disturbed = dataclasses.replace(params, **{name: factor * getattr(params, name)})
-        return world.step(world_key, state, action, disturbed)
+        return env.step(env_key, state, action, disturbed)
 
-    return world._replace(step=step)
+    return env._replace(step=step)
 
 
-def with_delay(world: World) -> World:
-    """Each action takes effect one step late; the first step takes a random one."""
+def with_delay(env: Environment) -> Environment:
+    """Delays each action by one step; the first step takes a random action."""
 
     def reset(key: jax.Array, params: Any) -> tuple[Any, jax.Array]:
-        world_key, action_key = jax.random.split(key)
-        state, obs = world.reset(world_key, params)
-        if isinstance(world.actions, Interval):
-            first = world.actions.at(jax.random.uniform(action_key, (len(world.actions),), minval=-1.0))
-        else:
-            first = jax.random.randint(action_key, (), 0, len(world.actions))
+        env_key, action_key = jax.random.split(key)
+        state, obs = env.reset(env_key, params)
+        first = env.actions.sample(action_key)
         return (state, first), obs
 
     def step(key: jax.Array, state: Any, action: jax.Array, params: Any) -> Outcome:
         inner, pending = state
-        outcome = world.step(key, inner, pending, params)
+        outcome = env.step(key, inner, pending, params)
         return dataclasses.replace(outcome, state=(outcome.state, action.astype(pending.dtype)))
 
-    return world._replace(reset=reset, step=step)
+    return env._replace(reset=reset, step=step)

@@ -1,5 +1,17 @@
-"""Estimators: beliefs over flat weights, updated from labels."""
+"""Estimators: how the weights are learned from targets, as a point estimate or as a posterior.
 
+| file | what it is |
+|---|---|
+| `base` | the protocol of an estimator, and how one is registered |
+| `gradient` | a point estimate by Adam or SGD |
+| `kalman`, `gains`, `covariance/` | the extended Kalman filter: its loop, the gains of a mini-batch, structures of P |
+| `unscented` | the unscented Kalman filter |
+| `bayes_by_backprop` | a variational posterior with independent weights |
+| `psgld` | samples of the weights by Langevin dynamics |
+| `variances`, `randomness` | covariances as settings; random numbers that can be resumed |
+"""
+
+from deeprok.core.registry import Registry, expect
 from deeprok.estimators import bayes_by_backprop as _bbb
 from deeprok.estimators import gradient as _gradient
 from deeprok.estimators import kalman as _kalman
@@ -10,7 +22,6 @@ from deeprok.estimators.base import (
     Estimator,
     Fit,
     Health,
-    Keeper,
     Memory,
     Observation,
     Part,
@@ -20,30 +31,35 @@ from deeprok.estimators.base import (
     stack_outputs,
 )
 from deeprok.estimators.bayes_by_backprop import (
-    BackpropConfig,
+    BayesByBackpropConfig,
     MeanFieldBelief,
     bayes_by_backprop,
     gaussian_prior,
     mixture_prior,
 )
 from deeprok.estimators.covariance import Covariance, block, diagonal, full, low_rank
+from deeprok.estimators.gains import averaged_gains, float32_risk, joint_update
 from deeprok.estimators.gradient import GradientConfig, PointBelief, gradient
-from deeprok.estimators.kalman import GaussianBelief, KalmanConfig, averaged_gains, ekf, float32_risk, joint_update
-from deeprok.estimators.psgld import ChainBelief, LangevinConfig, psgld
+from deeprok.estimators.kalman import GaussianBelief, KalmanConfig, ekf
+from deeprok.estimators.psgld import ChainBelief, PSGLDConfig, psgld
 from deeprok.estimators.unscented import UnscentedBelief, UnscentedConfig, ukf
 
 #: The estimators that an algorithm can name.
-ESTIMATORS: dict[str, Part] = {
-    "gradient": _gradient.PART,
-    "kalman": _kalman.PART,
-    "backprop": _bbb.PART,
-    "langevin": _psgld.PART,
-    "unscented": _unscented.PART,
-}
+ESTIMATORS: Registry[Part] = Registry(
+    "estimator",
+    {
+        "gradient": _gradient.PART,
+        "kalman": _kalman.PART,
+        "bayes_by_backprop": _bbb.PART,
+        "psgld": _psgld.PART,
+        "unscented": _unscented.PART,
+    },
+    expect(Part, "a Part"),
+)
 
 __all__ = [
     "ESTIMATORS",
-    "BackpropConfig",
+    "BayesByBackpropConfig",
     "ChainBelief",
     "Context",
     "Covariance",
@@ -53,11 +69,10 @@ __all__ = [
     "GradientConfig",
     "Health",
     "KalmanConfig",
-    "Keeper",
-    "LangevinConfig",
     "MeanFieldBelief",
     "Memory",
     "Observation",
+    "PSGLDConfig",
     "Part",
     "PointBelief",
     "Posterior",

@@ -1,4 +1,8 @@
-"""What an estimator is: a belief over flat weights, updated from labels."""
+"""The estimator protocol: regression on observations y = h(θ, x) + noise, with a point estimate of θ or a posterior.
+
+An estimator is an `Estimator(init, update, mean, posterior)` of pure functions. Its state, called `belief`, is a
+pytree: the point estimate or the posterior over the flat weight vector θ, with what the next update needs.
+"""
 
 from __future__ import annotations
 
@@ -17,119 +21,115 @@ Schedule = Callable[[jax.Array], jax.Array]
 
 
 class Health(NamedTuple):
-    """How sure a belief was of what an update told it, and whether it had to be held back."""
+    """Diagnostics of one update of a posterior.
 
-    variance: jax.Array  # [] least innovation variance; infinite where there was no update
-    consistency: jax.Array  # [] mean of squared innovations over their variances: 1 where the belief is right
-    gain: jax.Array  # [] mean share of an innovation that its own prediction takes over, 0 to 1
-    capped: jax.Array  # [] weights whose variance was kept from growing
-    floored: jax.Array  # [] observations that would have made the belief surer than its arithmetic can carry
+    Attributes:
+      variance: [] the smallest innovation variance; infinite where there was no update.
+      consistency: [] the mean of the squared innovations over their variances. Its expectation is 1 if the posterior
+        is calibrated.
+      gain: [] mean Kalman gain in observation space, diag(H P Hᵀ S⁻¹), from 0 to 1.
+      extras: counts [] that only some estimators have, by their name in the metrics.
+    """
+
+    variance: jax.Array
+    consistency: jax.Array
+    gain: jax.Array
+    extras: dict[str, jax.Array] | None = None
 
 
 class Fit(NamedTuple):
-    """How an update found the labels, before it moved."""
+    """How well the observations were predicted before the update."""
 
     loss: jax.Array  # [] half the mean squared innovation y − h(θ, x)
-    health: Health | None  # of the belief, if it is more than a point
+    health: Health | None  # None for a point estimate
 
 
-class Update(Protocol):
+class UpdateFunction(Protocol):
     """The type of `Estimator.update`."""
 
     def __call__(
         self, belief: Any, h: Observation, xs: Any, ys: jax.Array, active: jax.Array | bool = True
     ) -> tuple[Any, Fit]:
-        """Updates a belief from a mini-batch of B scalar observations.
+        """Updates the state from a mini-batch of B scalar observations.
 
         Args:
-          belief: the estimator's own record.
-          h: the observation function. A vector output is a stack of scalar observations: `stack_outputs`.
+          belief: the estimator's state.
+          h: the observation function. For vector outputs see `stack_outputs`.
           xs: B inputs, stacked along the first axis of each leaf.
-          ys: [B] labels.
-          active: a traced flag; where it is false the belief is returned unchanged, bit for bit.
+          ys: [B] observations: the TD targets of a value function, or the targets of any regression.
+          active: a traced flag; where it is false the state is returned unchanged, bit for bit.
         """
         ...
 
 
 class Posterior(NamedTuple):
-    """What a belief that is more than a point can be asked.
+    """Functions of a posterior over the weights.
 
     Attributes:
-      sample: `(belief, key) -> theta`, a draw.
-      spread: `(belief, H) -> [B]`, the variance of each direction, a row of H [B, n].
+      sample: `(belief, key) -> theta`, a sample of the weights.
+      predictive_variance: `(belief, H) -> [B]`, diag(H P Hᵀ) for gradients H [B, n]: the variance of B linear functions
+        of the weights.
       variances: `belief -> [n]`, of each weight.
-      covariance: `belief -> [n, n]`, for few weights.
-      definite: `belief -> []`, whether it is a distribution still.
+      covariance: `belief -> [n, n]`; for few weights only.
+      definite: `belief -> []`, whether all numbers are finite and all variances positive.
     """
 
     sample: Callable[[Any, jax.Array], jax.Array]
-    spread: Callable[[Any, jax.Array], jax.Array]
+    predictive_variance: Callable[[Any, jax.Array], jax.Array]
     variances: Callable[[Any], jax.Array]
     covariance: Callable[[Any], jax.Array]
     definite: Callable[[Any], jax.Array]
 
 
 class Estimator(NamedTuple):
-    """Learning as regression by a belief over one flat weight vector.
+    """An estimator of one flat weight vector.
 
     Attributes:
-      init: `theta -> belief`, the belief before any label.
-      update: see `Update`.
+      init: `theta -> belief`, the state before any observation.
+      update: see `UpdateFunction`.
       mean: `belief -> theta`, the point estimate.
-      posterior: what more can be asked; None if the belief is a point.
+      posterior: functions of the posterior; None for a point estimate.
     """
 
     init: Callable[[jax.Array], Any]
-    update: Update
-    mean: Callable[[Any], jax.Array]
-    posterior: Posterior | None
-
-
-class Keeper(NamedTuple):
-    """The part of an estimator that those who look at a belief use; all there is where labels are not learned from.
-
-    Attributes:
-      mean: `belief -> theta`, the point estimate.
-      posterior: what more can be asked; None if the belief is a point.
-    """
-
+    update: UpdateFunction
     mean: Callable[[Any], jax.Array]
     posterior: Posterior | None
 
 
 class Prediction(NamedTuple):
-    """A normal distribution of h(θ, x) for each of B inputs."""
+    """The predictive distribution of h(θ, x), a Gaussian for each of B inputs."""
 
     mean: jax.Array  # [B]
-    variance: jax.Array  # [B] of h itself, without the noise of a label
+    variance: jax.Array  # [B] of h itself, without observation noise
 
 
 def predict(estimator: Estimator, belief: Any, h: Observation, xs: Any) -> Prediction:
-    """What a belief says of h at some inputs, to first order around its mean.
+    """The predictive distribution of h at some inputs, to first order around the mean of the weights.
 
     Args:
-      estimator: keeper of the belief.
-      belief: its record.
+      estimator: the estimator.
+      belief: its state.
       h: the observation function.
       xs: B inputs, stacked along the first axis of each leaf.
     """
     mean, H = jax.vmap(jax.value_and_grad(h), (None, 0))(estimator.mean(belief), xs)
     posterior = estimator.posterior
-    return Prediction(mean, posterior.spread(belief, H) if posterior else jnp.zeros_like(mean))
+    return Prediction(mean, posterior.predictive_variance(belief, H) if posterior else jnp.zeros_like(mean))
 
 
 def stack_outputs(
     f: Callable[[jax.Array, Any], jax.Array], xs: Any, ys: jax.Array
 ) -> tuple[Observation, Any, jax.Array]:
-    """A vector output as a stack of scalar observations.
+    """Turns vector observations into a stack of scalar ones.
 
     Args:
       f: `(theta, x) -> [O]`.
       xs: B inputs, stacked along the first axis of each leaf.
-      ys: [B, O] labels.
+      ys: [B, O] observations.
 
     Returns:
-      The observation function of pairs (x, i), the B·O pairs, and their labels [B·O].
+      The observation function of pairs (x, i), the B·O pairs, and their observations [B·O].
     """
     outputs = ys.shape[1]
     repeated = jax.tree.map(lambda leaf: jnp.repeat(leaf, outputs, axis=0), xs)
@@ -137,11 +137,11 @@ def stack_outputs(
     return lambda theta, pair: f(theta, pair[0])[pair[1]], (repeated, index), ys.reshape(-1)
 
 
-# --- how a run finds an estimator ----------------------------------------------------------------------
+# --- registration ----------------------------------------------------------------------------------------
 
 
 class Weights(Protocol):
-    """What an estimator may know of the network whose weights it estimates."""
+    """The network's weights, as an estimator needs to know them."""
 
     @property
     def num_weights(self) -> int:
@@ -149,28 +149,28 @@ class Weights(Protocol):
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        """Where each layer's weights lie in θ."""
+        """The slice of θ that holds each layer's weights."""
 
     @property
     def neurons(self) -> tuple[slice, ...]:
-        """Where each unit's weights lie in θ."""
+        """The slice of θ that holds each unit's weights."""
 
 
 class Context(NamedTuple):
-    """What an estimator may know of the run that it is made for."""
+    """The run that an estimator is made for."""
 
     network: Weights
     batch_size: int
     updates: int  # in the whole run
-    data_size: Schedule  # transitions that the replay holds after so many updates
+    data_size: Schedule  # number of updates -> transitions in the replay buffer
 
 
 class Memory(NamedTuple):
-    """What a belief takes."""
+    """The memory that an estimator's state takes."""
 
     numbers: int
-    what: str  # as a sentence names it
-    instead: str  # what to change if it is too much
+    what: str  # the state, as an error message names it
+    instead: str  # what to change if it is too large
 
 
 def _nothing(*_: Any) -> None:
@@ -182,25 +182,24 @@ def _no_metrics(*_: Any) -> dict[str, float]:
 
 
 class Part(NamedTuple):
-    """An estimator as the settings of a run name it: all that the rest of the package knows of it.
+    """An estimator as it is registered: its settings, presets and factory, and what the package needs to know of it.
 
     Attributes:
-      settings: a dataclass whose fields' types are those of `deeprok.core.fields`.
-      make: `(settings, Context) -> Estimator`; None where weights are not learned from targets.
+      settings: a dataclass whose fields have the types of `deeprok.core.fields`.
+      make: `(settings, Context) -> Estimator`.
       presets: preset -> its settings.
-      posterior: whether the belief is more than a point.
-      vmap_seeds: `settings -> bool`, whether several seeds share a compiled program: small states leave a core idle,
-        a covariance fills its cache by itself.
+      posterior: whether it has a posterior, not only a point estimate.
+      vmap_seeds: `settings -> bool`, whether several seeds are trained by one vmapped program. That pays off for small
+        states. A large covariance fills the cache by itself.
       memory: `(settings, network) -> Memory`.
-      remedy: `settings -> str`, what to change when a run breaks down.
-      check: `(settings, network, precision) -> None`; raises where settings don't fit each other or the network.
-      warning: `(settings, Context) -> str | None`, what a user should know before training in single precision.
-      metrics: `(settings, belief) -> dict`, numbers for a line of metrics.
-      online: whether each transition is learned from once, when it happens.
+      remedy: `settings -> str`, what to change when a run diverges.
+      check: `(settings, network, precision) -> None`; raises if settings contradict each other or the network.
+      warning: `(settings, Context) -> str | None`, a warning before training in single precision.
+      metrics: `(settings, belief) -> dict`, additional metrics of the state.
     """
 
     settings: type[Any]
-    make: Callable[[Any, Context], Estimator] | None
+    make: Callable[[Any, Context], Estimator]
     presets: Mapping[str, Any]
     posterior: bool
     vmap_seeds: Callable[[Any], bool]
@@ -209,29 +208,28 @@ class Part(NamedTuple):
     check: Callable[[Any, Weights, Precision], None] = _nothing
     warning: Callable[[Any, Context], str | None] = _nothing
     metrics: Callable[[Any, Any], dict[str, float]] = _no_metrics
-    online: bool = False
 
 
-#: Numbers stored for each weight, whatever the estimator: the weights, those of the target network, and two moments of
-#: a gradient or as much.
+#: Numbers stored per weight by every estimator: the weights, the target network's, and two moments of the gradient or
+#: as much.
 NUMBERS_A_WEIGHT = 4
 
 
 def memory_of_vectors(count: Callable[[Any], int]) -> Callable[[Any, Weights], Memory]:
-    """The memory of an estimator that stores some vectors as long as the weights, beside what all of them do."""
+    """The memory of an estimator that stores so many vectors [n] besides what every estimator stores."""
 
     def memory(settings: Any, network: Weights) -> Memory:
         n = network.num_weights
-        return Memory((NUMBERS_A_WEIGHT + count(settings)) * n, "the belief over", "use fewer hidden units")
+        return Memory((NUMBERS_A_WEIGHT + count(settings)) * n, "the posterior over", "use fewer hidden units")
 
     return memory
 
 
 def lower_rate(settings: Any) -> str:
-    """The remedy where a step size may be too large."""
+    """The remedy if the step size may be too large."""
     return f"lower --learning-rate (now {settings.learning_rate:g})"
 
 
 def raise_noise(settings: Any) -> str:
-    """The remedy where a filter may trust its observations too much."""
+    """The remedy if a filter may trust its observations too much."""
     return f"raise --observation-noise (now {settings.observation_noise:g}) or --process-noise"

@@ -1,4 +1,4 @@
-"""Bayes by Backprop: a normal distribution of independent weights, learned by gradients through draws of them.
+"""Bayes by Backprop: variational inference with independent Gaussian weights and reparametrised samples.
 
 C. Blundell, J. Cornebise, K. Kavukcuoglu and D. Wierstra, "Weight uncertainty in neural networks",
 ICML 2015.
@@ -17,7 +17,7 @@ import optax
 
 from deeprok.core.errors import DeeprokError, unknown
 from deeprok.core.fields import Count, InnerFraction, Positive, Precision
-from deeprok.core.pytree import record, select
+from deeprok.core.pytree import pytree_dataclass, select
 from deeprok.estimators.base import (
     Context,
     Estimator,
@@ -40,14 +40,14 @@ Reweighting = Literal["uniform", "geometric"]
 REWEIGHTINGS: tuple[str, ...] = get_args(Reweighting)
 
 
-@record
+@pytree_dataclass
 class MeanFieldBelief:
-    """A normal distribution of independent weights, and the optimizer's memory."""
+    """A Gaussian posterior with independent weights, and the optimizer's state."""
 
     theta: jax.Array  # [n] mean, the paper's μ
-    rho: jax.Array  # [n] the deviations are log(1 + exp ρ)
+    rho: jax.Array  # [n] the standard deviations are log(1 + exp ρ)
     optimizer: Any  # optax state
-    stream: jax.Array  # [2] uint32, data of the key of all draws
+    stream: jax.Array  # [2] uint32, key data of all samples
     updates: jax.Array  # [] int32
 
 
@@ -67,12 +67,12 @@ def gaussian_prior(variance: float = 1.0) -> Prior:
 
 
 def mixture_prior(share: float = 0.5, wide: float = 1.0, narrow: float = math.exp(-12.0)) -> Prior:
-    """Every weight is N(0, wide) with one probability and N(0, narrow) with the other (Eq. 7).
+    """A mixture of two Gaussians for every weight, N(0, wide) and N(0, narrow) (Eq. 7).
 
     Args:
-      share: π, the probability of the wide one.
+      share: π, the probability of the wide component.
       wide: σ₁², its variance.
-      narrow: σ₂², the other's, much smaller: most weights are expected near 0.
+      narrow: σ₂², the variance of the narrow component; small if most weights are expected near 0.
     """
     if not 0.0 < share < 1.0:
         raise DeeprokError(f"share is {share:g}; it must be above 0 and below 1")
@@ -83,13 +83,13 @@ def mixture_prior(share: float = 0.5, wide: float = 1.0, narrow: float = math.ex
 
 
 def kl_share(reweighting: Reweighting, batches: float | jax.Array, updates: jax.Array) -> jax.Array:
-    """The part of the KL divergence that a mini-batch is charged; M in a row are charged all of it.
+    """The fraction of the KL divergence in a mini-batch's loss; over M successive mini-batches they sum to 1.
 
     Args:
-      reweighting: `uniform`, 1 / M; or `geometric`, 2^(M − i) / (2^M − 1) for the i-th (Eq. 9), so that the prior
-        counts at first and the data later.
-      batches: M.
-      updates: how many there were before.
+      reweighting: `uniform`, 1 / M; or `geometric`, 2^(M − i) / (2^M − 1) for the i-th (Eq. 9), which weights the prior
+        first and the data later.
+      batches: M, mini-batches per epoch.
+      updates: number of previous updates.
     """
     if reweighting == "uniform":
         return jnp.asarray(1.0 / batches)
@@ -97,16 +97,16 @@ def kl_share(reweighting: Reweighting, batches: float | jax.Array, updates: jax.
 
 
 def sampled_kl(theta: jax.Array, rho: jax.Array, noise: jax.Array, prior: Prior) -> jax.Array:
-    """KL(q ‖ prior), the mean of log q(w) − log prior(w) over the draws w = θ + σ(ρ) noise.
+    """KL(q ‖ prior) by Monte Carlo: the mean of log q(w) − log prior(w) over samples w = θ + σ(ρ) noise.
 
     Args:
       theta: [n] mean of q.
-      rho: [n] its deviations, through softplus.
-      noise: [S, n] standard normal numbers.
+      rho: [n] its standard deviations, before softplus.
+      noise: [S, n] standard normal noise.
       prior: log density of each weight.
     """
     deviation = jax.nn.softplus(rho)
-    # In terms of its own noise a draw's density depends on the deviations alone.
+    # As a function of its noise, the density of a sample depends only on the standard deviations.
     log_q = jnp.sum(_log_normal(noise, 1.0) - jnp.log(deviation), axis=1)
     return jnp.mean(log_q - jnp.sum(prior(theta + deviation * noise), axis=1))
 
@@ -122,21 +122,21 @@ def free_energy(
     share: float | jax.Array,
     prior: Prior,
 ) -> jax.Array:
-    """What a mini-batch minimises (Eq. 8 and 9), up to a constant: its misfit and its share of the divergence.
+    """The loss of a mini-batch (Eq. 8 and 9), up to a constant: negative log-likelihood and a share of the KL term.
 
     Args:
       theta: [n] mean of q.
-      rho: [n] its deviations, through softplus.
-      noise: [S, n] standard normal numbers, a row for each draw of weights.
+      rho: [n] its standard deviations, before softplus.
+      noise: [S, n] standard normal noise, a row for each sample of the weights.
       h: the observation function.
       xs: B inputs.
-      ys: [B] labels.
+      ys: [B] observations.
       observation_noise: R.
-      share: what part of the KL divergence the mini-batch is charged.
+      share: the fraction of the KL divergence, see `kl_share`.
       prior: log density of each weight.
     """
-    draws = theta + jax.nn.softplus(rho) * noise
-    values = jax.vmap(jax.vmap(h, (None, 0)), (0, None))(draws, xs)  # [S, B]
+    sampled = theta + jax.nn.softplus(rho) * noise
+    values = jax.vmap(jax.vmap(h, (None, 0)), (0, None))(sampled, xs)  # [S, B]
     misfit = 0.5 * jnp.mean(jnp.sum((ys - values) ** 2, axis=1)) / observation_noise
     return misfit + share * sampled_kl(theta, rho, noise, prior)
 
@@ -150,18 +150,18 @@ def bayes_by_backprop(
     batches: float | Schedule = 1,
     reweighting: Reweighting = "uniform",
 ) -> Estimator:
-    """Bayes by Backprop, by Adam.
+    """Bayes by Backprop with Adam.
 
     Schedules are functions of the number of updates.
 
     Args:
-      observation_noise: R, the variance of each observation's noise; a number or a schedule.
-      learning_rate: Adam's; a number or a schedule.
-      initial_deviation: of each weight, before any label.
-      prior: log density of each weight: `gaussian_prior` (the default, of variance 1), `mixture_prior` or one's own.
-      samples: draws of the weights in an update, whose gradients are averaged.
-      batches: M, how many mini-batches make all the data; a number or, where data grow, a schedule.
-      reweighting: how the M share the KL divergence, see `kl_share`; `geometric` needs a whole number M.
+      observation_noise: R, the variance of the observation noise: a number or a schedule.
+      learning_rate: Adam's step size: a number or a schedule.
+      initial_deviation: initial standard deviation of each weight.
+      prior: log density of each weight: `gaussian_prior` (the default, with variance 1), `mixture_prior` or your own.
+      samples: samples of the weights per update; their gradients are averaged.
+      batches: M, mini-batches per pass over the data: a number or, if the data grow, a schedule.
+      reweighting: weights of the KL divergence in the M mini-batches, see `kl_share`; `geometric` needs a whole M.
     """
     _positive("observation_noise", observation_noise)
     _positive("initial_deviation", initial_deviation)
@@ -173,7 +173,7 @@ def bayes_by_backprop(
         raise unknown("reweighting", reweighting, REWEIGHTINGS)
     if reweighting == "geometric" and (callable(batches) or batches != int(batches)):
         shown = "a schedule" if callable(batches) else f"{batches:g}"
-        raise DeeprokError(f"batches is {shown}; it must be a whole number where reweighting is geometric")
+        raise DeeprokError(f"batches is {shown}; it must be a whole number if reweighting is geometric")
     rule = optax.adam(learning_rate)
     log_prior = prior or gaussian_prior()
 
@@ -194,23 +194,21 @@ def bayes_by_backprop(
         R, M = (s(belief.updates) if callable(s) else s for s in (observation_noise, batches))
         R, share = jnp.asarray(R, dtype), kl_share(reweighting, M, belief.updates).astype(dtype)
         noise = jax.random.normal(key_at(belief.stream, belief.updates), (samples, n), dtype)
-        slopes = jax.grad(free_energy, (0, 1))(belief.theta, belief.rho, noise, h, xs, ys, R, share, log_prior)
-        (step, widening), memory = rule.update(slopes, belief.optimizer)
+        gradients = jax.grad(free_energy, (0, 1))(belief.theta, belief.rho, noise, h, xs, ys, R, share, log_prior)
+        (step, rho_step), optimizer_state = rule.update(gradients, belief.optimizer)
         moved = MeanFieldBelief(
             theta=belief.theta + step,
-            rho=belief.rho + widening,
-            optimizer=memory,
+            rho=belief.rho + rho_step,
+            optimizer=optimizer_state,
             stream=belief.stream,
             updates=belief.updates + 1,
         )
         values, H = jax.vmap(jax.value_and_grad(h), (None, 0))(belief.theta, xs)
-        innovation, known = ys - values, spread(belief, H)
+        innovation, predicted = ys - values, predictive_variance(belief, H)
         health = Health(
-            variance=jnp.where(active, jnp.min(known) + R, jnp.inf),
-            consistency=jnp.mean(innovation**2 / (known + R)),
-            gain=jnp.mean(known / (known + R)),
-            capped=jnp.zeros((), dtype),
-            floored=jnp.zeros((), dtype),
+            variance=jnp.where(active, jnp.min(predicted) + R, jnp.inf),
+            consistency=jnp.mean(innovation**2 / (predicted + R)),
+            gain=jnp.mean(predicted / (predicted + R)),
         )
         return select(active, moved, belief), Fit(0.5 * jnp.mean(innovation**2), health)
 
@@ -222,45 +220,45 @@ def bayes_by_backprop(
     def variances(belief: MeanFieldBelief) -> jax.Array:
         return jax.nn.softplus(belief.rho) ** 2
 
-    def spread(belief: MeanFieldBelief, H: jax.Array) -> jax.Array:
+    def predictive_variance(belief: MeanFieldBelief, H: jax.Array) -> jax.Array:
         return H**2 @ variances(belief)
 
     def definite(belief: MeanFieldBelief) -> jax.Array:
-        width = variances(belief)
-        return jnp.all(jnp.isfinite(belief.theta) & jnp.isfinite(width) & (width > 0))
+        variance = variances(belief)
+        return jnp.all(jnp.isfinite(belief.theta) & jnp.isfinite(variance) & (variance > 0))
 
-    posterior = Posterior(sample, spread, variances, lambda belief: jnp.diag(variances(belief)), definite)
+    posterior = Posterior(sample, predictive_variance, variances, lambda belief: jnp.diag(variances(belief)), definite)
     return Estimator(init, update, lambda belief: belief.theta, posterior)
 
 
-# --- as the settings of a run name it --------------------------------------------------------------------
+# --- settings ----------------------------------------------------------------------------------------------
 
 WeightPrior = Literal["gaussian", "mixture"]
 
 
 @dataclass(frozen=True)
-class BackpropConfig:
-    """A normal distribution of independent weights, by Bayes by Backprop."""
+class BayesByBackpropConfig:
+    """A Gaussian posterior with independent weights, by Bayes by Backprop."""
 
     observation_noise: Positive = 0.1
-    """R, the variance of a label's noise."""
+    """R, the variance of the targets' noise."""
     learning_rate: Positive = 1e-3
-    """Adam's step size, for means and deviations."""
+    """Adam's step size, for means and standard deviations."""
     initial_deviation: Positive = 0.05
-    """Deviation of every weight before any label."""
+    """Initial standard deviation of every weight."""
     weight_prior: WeightPrior = "gaussian"
-    """N(0, prior_variance) for every weight, or its mixture with a narrow one, N(0, narrow_variance)."""
+    """Prior of every weight: N(0, prior_variance), or its mixture with N(0, narrow_variance)."""
     prior_variance: Positive = 1.0
-    """Variance of the prior; of its wide part, if it is a mixture."""
+    """Variance of the prior; of its wide component, if it is a mixture."""
     narrow_variance: Positive = 0.0025
-    """Variance of the mixture's narrow part."""
+    """Variance of the mixture's narrow component."""
     wide_share: InnerFraction = 0.5
-    """Probability of the mixture's wide part."""
+    """Probability of the mixture's wide component."""
     samples: Count = 1
-    """Draws of the weights in an update."""
+    """Samples of the weights per update."""
 
 
-def _make(settings: BackpropConfig, context: Context) -> Estimator:
+def _make(settings: BayesByBackpropConfig, context: Context) -> Estimator:
     if settings.weight_prior == "mixture":
         prior = mixture_prior(settings.wide_share, settings.prior_variance, settings.narrow_variance)
     else:
@@ -275,16 +273,16 @@ def _make(settings: BackpropConfig, context: Context) -> Estimator:
     )
 
 
-def _check(settings: BackpropConfig, network: Weights, precision: Precision) -> None:
+def _check(settings: BayesByBackpropConfig, network: Weights, precision: Precision) -> None:
     narrow, wide = settings.narrow_variance, settings.prior_variance
     if settings.weight_prior == "mixture" and narrow >= wide:
         raise DeeprokError(f"narrow_variance is {narrow:g}; it must be below prior_variance, which is {wide:g}")
 
 
 PART = Part(
-    settings=BackpropConfig,
+    settings=BayesByBackpropConfig,
     make=_make,
-    presets={"paper": BackpropConfig(), "tuned": BackpropConfig(learning_rate=1e-4)},
+    presets={"paper": BayesByBackpropConfig(), "tuned": BayesByBackpropConfig(learning_rate=1e-4)},
     posterior=True,
     vmap_seeds=lambda settings: True,
     memory=memory_of_vectors(lambda settings: 0),

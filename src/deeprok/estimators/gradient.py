@@ -1,7 +1,7 @@
 """Point estimates by gradient descent on half the mean squared error.
 
 D. P. Kingma and J. Ba, "Adam: a method for stochastic optimization", ICLR 2015.
-Plain SGD is line 7 of Algorithm 1 (RTD-DQN) of the Deep-RoK paper as it is written.
+Plain SGD is line 7 of Algorithm 1 (RTD-DQN) of the Deep-RoK paper.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import jax.numpy as jnp
 import optax
 
 from deeprok.core.fields import Positive
-from deeprok.core.pytree import record, select
+from deeprok.core.pytree import pytree_dataclass, select
 from deeprok.estimators.base import Estimator, Fit, Observation, Part, lower_rate, memory_of_vectors
 
 Optimizer = Literal["adam", "sgd"]
 
 
-@record
+@pytree_dataclass
 class PointBelief:
-    """Weights without a spread, and the optimizer's memory."""
+    """A point estimate of the weights, and the optimizer's state."""
 
     theta: jax.Array  # [n]
     optimizer: Any  # optax state
@@ -46,9 +46,9 @@ def gradient(optimizer: Optimizer = "adam", learning_rate: float = 1e-3) -> Esti
         def loss(theta: jax.Array) -> jax.Array:
             return 0.5 * jnp.mean((ys - jax.vmap(h, (None, 0))(theta, xs)) ** 2)
 
-        value, slope = jax.value_and_grad(loss)(belief.theta)
-        change, memory = rule.update(slope, belief.optimizer)
-        moved = PointBelief(theta=belief.theta + change, optimizer=memory)
+        value, gradients = jax.value_and_grad(loss)(belief.theta)
+        change, optimizer_state = rule.update(gradients, belief.optimizer)
+        moved = PointBelief(theta=belief.theta + change, optimizer=optimizer_state)
         return select(jnp.asarray(active), moved, belief), Fit(value, None)
 
     return Estimator(init, update, lambda b: b.theta, posterior=None)
@@ -61,7 +61,7 @@ class GradientConfig:
     learning_rate: Positive = 1e-3
     """Step size α."""
     optimizer: Optimizer = "adam"
-    """Adam, or plain SGD as Algorithm 1 of the paper is written."""
+    """Adam, or plain SGD as in Algorithm 1 of the paper."""
 
 
 PART = Part(

@@ -1,4 +1,4 @@
-"""Preconditioned stochastic gradient Langevin dynamics: gradient steps with noise, whose path is a sample.
+"""Preconditioned stochastic gradient Langevin dynamics (pSGLD): MCMC samples of the weights by noisy gradient steps.
 
 C. Li, C. Chen, D. Carlson and L. Carin, "Preconditioned stochastic gradient Langevin dynamics for
 deep neural networks", AAAI 2016.
@@ -17,7 +17,7 @@ import numpy as np
 
 from deeprok.core.errors import DeeprokError
 from deeprok.core.fields import Count, Fraction, Natural, NotNegative, Positive
-from deeprok.core.pytree import record
+from deeprok.core.pytree import pytree_dataclass
 from deeprok.estimators.base import (
     Context,
     Estimator,
@@ -33,14 +33,14 @@ from deeprok.estimators.base import (
 from deeprok.estimators.randomness import key_at, stream_of
 
 
-@record
+@pytree_dataclass
 class ChainBelief:
-    """A chain of weights and the last of those that were kept of it."""
+    """The state of a Markov chain over the weights, and the last K samples stored from it."""
 
-    theta: jax.Array  # [n] where the chain is
-    V: jax.Array  # [n] running mean of squared gradients
-    bank: jax.Array  # [K, n] kept weights, a ring
-    stream: jax.Array  # [2] uint32, data of the key of all noise
+    theta: jax.Array  # [n] current weights of the chain
+    V: jax.Array  # [n] moving average of squared gradients
+    bank: jax.Array  # [K, n] stored samples, a ring buffer
+    stream: jax.Array  # [2] uint32, key data of all noise
     updates: jax.Array  # [] int32
 
 
@@ -59,25 +59,25 @@ def psgld(
     gamma_term: bool = False,
     frozen: bool = False,
 ) -> Estimator:
-    """Preconditioned SGLD, with a bank of the chain's weights as its belief.
+    """Preconditioned SGLD; the posterior is represented by stored samples of the chain.
 
     An update moves the chain by ε/2 (G ∇log p + Γ) + N(0, ε G), with G = 1 / (λ + √V). Schedules are
     functions of the number of updates.
 
     Args:
-      observation_noise: R, the variance of each observation's noise; a number or a schedule.
-      step: a of the step size ε = a (b + t)^(−γ) of the update after t others; a number or a schedule.
+      observation_noise: R, the variance of the observation noise: a number or a schedule.
+      step: a of the step size ε = a (b + t)^(−γ) after t updates: a number or a schedule.
       delay: b.
-      decay: γ; 0 keeps the step size.
-      data_size: N, the observations that a mini-batch stands for; a number or, where data grow, a schedule.
+      decay: γ; with 0 the step size is constant.
+      data_size: N, the size of the data set that mini-batches come from: a number or, if the data grow, a schedule.
       prior_variance: the prior of each weight is N(0, prior_variance).
-      smoothing: α of V, the running mean of the squares of a mini-batch's mean gradient.
+      smoothing: α of V, the moving average of the squared mean gradient of a mini-batch.
       damping: λ.
-      burn_in: updates before any weights are kept.
-      thinning: of the weights after these, one in so many is kept.
-      members: K, how many the bank holds; then the oldest go.
-      gamma_term: add Γ = ∂G/∂θ, with the earlier part of V held fixed; it takes n times the work of a gradient.
-      frozen: keep V as it is when the burn-in ends; what is kept then comes from a chain with one preconditioner.
+      burn_in: updates before the first sample is stored.
+      thinning: updates between stored samples.
+      members: K, the number of samples stored; the oldest are replaced.
+      gamma_term: add Γ = ∂G/∂θ, with the earlier part of V held fixed; it costs n times as much as a gradient.
+      frozen: stop adapting V when the burn-in ends, so that all stored samples come from one preconditioner.
     """
     for field, value in (
         ("observation_noise", observation_noise),
@@ -117,68 +117,66 @@ def psgld(
 
         values, H = jax.vmap(jax.value_and_grad(h), (None, 0))(theta, xs)
         innovation = ys - values
-        slope = innovation @ H / (len(ys) * R)  # mean gradient of the labels' log likelihood
+        gradient = innovation @ H / (len(ys) * R)  # of the observations' mean log-likelihood
         adapting = active & (belief.updates < burn_in) if frozen else active
-        V = jnp.where(adapting, smoothing * belief.V + (1.0 - smoothing) * slope**2, belief.V)
+        V = jnp.where(adapting, smoothing * belief.V + (1.0 - smoothing) * gradient**2, belief.V)
         G = 1.0 / (damping + jnp.sqrt(V))
-        drift = G * (N * slope - theta / prior_variance)
+        drift = G * (N * gradient - theta / prior_variance)
         if gamma_term:
 
-            def mean_slope(theta: jax.Array) -> jax.Array:
+            def mean_gradient(theta: jax.Array) -> jax.Array:
                 return jax.grad(lambda t: -0.5 * jnp.mean((ys - jax.vmap(h, (None, 0))(t, xs)) ** 2) / R)(theta)
 
             def curvature(axis: jax.Array) -> jax.Array:
-                return jax.jvp(mean_slope, (theta,), (axis,))[1] @ axis
+                return jax.jvp(mean_gradient, (theta,), (axis,))[1] @ axis
 
-            bend = jax.vmap(curvature)(jnp.eye(theta.size, dtype=dtype))
+            second = jax.vmap(curvature)(jnp.eye(theta.size, dtype=dtype))
             root = jnp.maximum(jnp.sqrt(V), np.finfo(dtype).tiny)
-            # dG/dθ = −G² d√V/dθ, where V changes with the gradient that it has just taken in.
-            drift -= jnp.where(adapting, (1.0 - smoothing) * G**2 * slope * bend / root, 0.0)
+            # dG/dθ = −G² d√V/dθ, where V depends on θ through the present gradient.
+            drift -= jnp.where(adapting, (1.0 - smoothing) * G**2 * gradient * second / root, 0.0)
         noise = jax.random.normal(key_at(belief.stream, belief.updates), theta.shape, dtype)
         change = 0.5 * epsilon * drift + jnp.sqrt(epsilon * G) * noise
         moved = jnp.where(active, theta + change, theta)
 
         updates = belief.updates + active
         since = updates - burn_in
-        keeping = active & (since > 0) & (since % thinning == 0)
+        stores = active & (since > 0) & (since % thinning == 0)
         slot = (since // thinning - 1) % members
-        bank = belief.bank.at[slot].set(jnp.where(keeping, moved, belief.bank[slot]))
+        bank = belief.bank.at[slot].set(jnp.where(stores, moved, belief.bank[slot]))
 
-        known = spread(belief, H)
-        # The chain is itself a draw: it and the truth both differ from the mean.
-        variance = R + 2.0 * known
+        predicted = predictive_variance(belief, H)
+        # The chain's weights are themselves a sample: they and the true weights both deviate from the mean.
+        variance = R + 2.0 * predicted
         health = Health(
             variance=jnp.where(active, jnp.min(variance), jnp.inf),
             consistency=jnp.mean(innovation**2 / variance),
-            gain=jnp.mean(known / (known + R)),
-            capped=jnp.zeros((), dtype),
-            floored=jnp.zeros((), dtype),
+            gain=jnp.mean(predicted / (predicted + R)),
         )
         after = ChainBelief(theta=moved, V=V, bank=bank, stream=belief.stream, updates=updates)
         return after, Fit(0.5 * jnp.mean(innovation**2), health)
 
-    def kept(belief: ChainBelief) -> jax.Array:
-        """How many of the bank's rows hold weights."""
+    def stored(belief: ChainBelief) -> jax.Array:
+        """The number of samples stored so far, at most K."""
         return jnp.clip((belief.updates - burn_in) // thinning, 0, members)
 
     def shares(belief: ChainBelief) -> jax.Array:
-        """What each row of the bank counts [K], 0 where it holds nothing yet."""
-        count = kept(belief)
+        """The weight of each stored sample [K]; 0 for empty rows."""
+        count = stored(belief)
         return jnp.where(jnp.arange(members) < count, 1.0 / jnp.maximum(count, 1), 0.0).astype(belief.theta.dtype)
 
     def mean(belief: ChainBelief) -> jax.Array:
-        return jnp.where(kept(belief) > 0, shares(belief) @ belief.bank, belief.theta)
+        return jnp.where(stored(belief) > 0, shares(belief) @ belief.bank, belief.theta)
 
     def sample(belief: ChainBelief, key: jax.Array) -> jax.Array:
-        count = kept(belief)
+        count = stored(belief)
         member = jax.random.randint(key, (), 0, jnp.maximum(count, 1))
         return jnp.where(count > 0, belief.bank[member], belief.theta)
 
     def deviations(belief: ChainBelief) -> jax.Array:
-        """Rows [K, n] whose squares add up to the bank's covariance."""
+        """Rows [K, n] whose outer products sum to the samples' covariance."""
         return jnp.sqrt(shares(belief))[:, None] * (belief.bank - mean(belief))
 
-    def spread(belief: ChainBelief, H: jax.Array) -> jax.Array:
+    def predictive_variance(belief: ChainBelief, H: jax.Array) -> jax.Array:
         return jnp.sum((H @ deviations(belief).T) ** 2, axis=1)
 
     def covariance(belief: ChainBelief) -> jax.Array:
@@ -191,44 +189,44 @@ def psgld(
     def variances(belief: ChainBelief) -> jax.Array:
         return jnp.sum(deviations(belief) ** 2, axis=0)
 
-    return Estimator(init, update, mean, Posterior(sample, spread, variances, covariance, definite))
+    return Estimator(init, update, mean, Posterior(sample, predictive_variance, variances, covariance, definite))
 
 
-# --- as the settings of a run name it --------------------------------------------------------------------
+# --- settings ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class LangevinConfig:
-    """A bank of weights along a chain, by preconditioned stochastic gradient Langevin dynamics."""
+class PSGLDConfig:
+    """Samples of the weights, by preconditioned stochastic gradient Langevin dynamics."""
 
     observation_noise: Positive = 0.1
-    """R, the variance of a label's noise."""
+    """R, the variance of the targets' noise."""
     learning_rate: Positive = 1e-3
-    """α: the step size ε is 2α/N for a replay of N transitions, which moves weights as RMSprop with the rate α does."""
+    """α: the step size ε is 2α/N for a replay of N transitions, so that its drift is a step of RMSprop with rate α."""
     decay: NotNegative = 0.0
-    """γ: the step size falls with the number t of updates, as (1 + t / decay_updates)^(−γ)."""
+    """γ: the step size decays with the number t of updates as (1 + t / decay_updates)^(−γ)."""
     decay_updates: Positive = 10_000.0
-    """Updates after which the step size begins to fall, if it does."""
+    """Time scale of that decay, in updates."""
     prior_variance: Positive = 1.0
     """The prior of every weight is N(0, prior_variance)."""
     smoothing: Fraction = 0.99
-    """α of the preconditioner, a running mean of squared gradients."""
+    """Smoothing of the preconditioner, a moving average of squared gradients."""
     damping: Positive = 1e-5
-    """λ of the preconditioner."""
+    """λ, added to the preconditioner's denominator."""
     gamma_term: bool = False
-    """Add Γ, the drift due to the preconditioner's change; it takes n times the work of a gradient."""
+    """Add Γ, the drift from the preconditioner's dependence on the weights; it costs n times as much as a gradient."""
     frozen: bool = False
-    """Keep the preconditioner as it is when the burn-in ends."""
+    """Stop adapting the preconditioner when the burn-in ends."""
     burn_in: Natural = 1000
-    """Updates before any weights are kept."""
+    """Updates before the first sample is stored."""
     thinning: Count = 50
-    """Of the weights after these, one in so many is kept."""
+    """Updates between stored samples."""
     members: Count = 20
-    """How many the bank holds; then the oldest go."""
+    """Number of samples stored; the oldest are replaced."""
 
 
-def _make(settings: LangevinConfig, context: Context) -> Estimator:
-    # ε = 2α/N moves weights as RMSprop with the rate α does, however many transitions there are.
+def _make(settings: PSGLDConfig, context: Context) -> Estimator:
+    # With ε = 2α/N the drift is a step of RMSprop with learning rate α, whatever the size N of the replay.
     start = 2.0 * settings.learning_rate * settings.decay_updates**settings.decay
     return psgld(
         observation_noise=settings.observation_noise,
@@ -248,9 +246,9 @@ def _make(settings: LangevinConfig, context: Context) -> Estimator:
 
 
 PART = Part(
-    settings=LangevinConfig,
+    settings=PSGLDConfig,
     make=_make,
-    presets={"paper": LangevinConfig(), "tuned": LangevinConfig(learning_rate=1e-4)},
+    presets={"paper": PSGLDConfig(), "tuned": PSGLDConfig(learning_rate=1e-4)},
     posterior=True,
     vmap_seeds=lambda settings: True,
     memory=memory_of_vectors(lambda settings: settings.members),

@@ -1,6 +1,6 @@
 """The unscented Kalman filter over the weights, in square-root form.
 
-The unscented transform takes the place of derivatives. The covariance is stored as a Cholesky factor.
+The unscented transform replaces derivatives. The covariance is stored as a Cholesky factor.
 
 R. van der Merwe and E. A. Wan, "The square-root unscented Kalman filter for state and parameter estimation",
   ICASSP 2001.
@@ -19,7 +19,7 @@ import numpy as np
 
 from deeprok.core.errors import DeeprokError
 from deeprok.core.fields import CheckedElsewhere, NotNegative, Positive, Precision
-from deeprok.core.pytree import record, select
+from deeprok.core.pytree import pytree_dataclass, select
 from deeprok.estimators import variances
 from deeprok.estimators.base import (
     NUMBERS_A_WEIGHT,
@@ -38,75 +38,75 @@ from deeprok.estimators.base import (
 from deeprok.estimators.variances import Variances
 
 
-@record
+@pytree_dataclass
 class NoiseMemory:
-    """The part of the last step's noise that the next step shares: a normal number that hangs together with θ."""
+    """The part u of the last observation's noise that enters the next one: Gaussian noise correlated with θ."""
 
     mean: jax.Array  # []
-    shared: jax.Array  # [n] its covariance with θ is S times this
-    own: jax.Array  # [] deviation of what does not hang together with θ
+    shared: jax.Array  # [n] cov(θ, u) is S times this
+    own: jax.Array  # [] standard deviation of the part of u that is independent of θ
 
 
-@record
+@pytree_dataclass
 class UnscentedBelief:
-    """A normal distribution over the weights, its covariance as P = S Sᵀ."""
+    """A Gaussian posterior over the weights, with the covariance P = S Sᵀ."""
 
     theta: jax.Array  # [n] mean
-    S: jax.Array  # [n, n] lower triangle, its diagonal positive
-    memory: NoiseMemory | None  # None where the noise is white
+    S: jax.Array  # [n, n] lower triangular, with a positive diagonal
+    memory: NoiseMemory | None  # None for white noise
     updates: jax.Array  # [] int32
 
 
 class Moments(NamedTuple):
-    """What the unscented transform says of a function of θ ~ N(θ̂, S Sᵀ)."""
+    """Moments of a function f of θ ~ N(θ̂, S Sᵀ), by the unscented transform."""
 
     mean: jax.Array  # []
-    slope: jax.Array  # [n] its covariance with θ is S times this
-    bend: jax.Array  # [] the variance is slope² and this, which is 0 where the function is linear
+    cross_covariance: jax.Array  # [n] d: cov(θ, f) is S d
+    excess_variance: jax.Array  # [] var f − dᵀd, which is 0 for a linear function
 
 
 def unscented(f: Callable[[jax.Array], jax.Array], theta: jax.Array, S: jax.Array, kappa: float = 0.0) -> Moments:
     """The unscented transform of f(θ), by 2n + 1 evaluations.
 
-    The points are θ̂ and θ̂ ± √(n + κ) S_j with the weights κ / (n + κ) and 1 / (2 (n + κ)). A pair of them says how
-    f changes along a column of S by its difference and how it bends by its mean; the variance is the sum of the
-    squares of both.
+    The sigma points are θ̂ and θ̂ ± √(n + κ) S_j with the weights κ / (n + κ) and 1 / (2 (n + κ)). The difference of a
+    pair gives the covariance of f with θ along a column of S; its mean gives the curvature. The variance of f is the
+    sum of the squares of both.
 
     Args:
       f: `theta -> []`.
       theta: [n] mean.
-      S: [n, n] a root of the covariance.
+      S: [n, n] a square root of the covariance.
       kappa: κ, at least 0, so that no weight is negative.
     """
     squared = theta.size + kappa
-    reach = jnp.sqrt(jnp.asarray(squared, theta.dtype)) * S.T
-    centre, ahead, behind = f(theta), jax.vmap(f)(theta + reach), jax.vmap(f)(theta - reach)
-    middle = 0.5 * (ahead + behind)
+    offsets = jnp.sqrt(jnp.asarray(squared, theta.dtype)) * S.T
+    centre, plus, minus = f(theta), jax.vmap(f)(theta + offsets), jax.vmap(f)(theta - offsets)
+    middle = 0.5 * (plus + minus)
     mean = centre + jnp.sum(middle - centre) / squared
-    bend = (jnp.sum((middle - mean) ** 2) + kappa * (centre - mean) ** 2) / squared
-    return Moments(mean, 0.5 * (ahead - behind) / np.sqrt(squared), bend)
+    excess_variance = (jnp.sum((middle - mean) ** 2) + kappa * (centre - mean) ** 2) / squared
+    return Moments(mean, 0.5 * (plus - minus) / np.sqrt(squared), excess_variance)
 
 
-def condition(S: jax.Array, slope: jax.Array, rest: jax.Array) -> jax.Array:
-    """The lower triangle whose square is S (I − d dᵀ / (dᵀd + ρ)) Sᵀ, in n² operations (Carlson).
+def condition(S: jax.Array, d: jax.Array, rho: jax.Array) -> jax.Array:
+    """The lower triangular root of S (I − d dᵀ / (dᵀd + ρ)) Sᵀ, in n² operations (Carlson).
 
-    I − d dᵀ / (dᵀd + ρ) has a Cholesky factor in closed form, made of sums of positive numbers: what is left stays
-    positive definite, however little it is.
+    I − d dᵀ / (dᵀd + ρ) has a Cholesky factor in closed form, made of sums of positive numbers. So the result stays
+    positive definite, however small it is.
 
     Args:
-      S: [n, n] lower triangle.
-      slope: [n] d, the covariance of the observation with θ in the coordinates of S.
-      rest: ρ > 0, the part of the observation's variance that θ does not explain.
+      S: [n, n] lower triangular.
+      d: [n] the observation's covariance with θ is S d.
+      rho: ρ > 0, the part of the observation's variance that θ does not explain.
     """
-    before = rest + jax.lax.cumsum(slope**2, reverse=True)
-    after = jnp.append(before[1:], rest)
-    beyond = jax.lax.cumsum(S * slope, axis=1, reverse=True)[:, 1:]
+    before = rho + jax.lax.cumsum(d**2, reverse=True)
+    after = jnp.append(before[1:], rho)
+    beyond = jax.lax.cumsum(S * d, axis=1, reverse=True)[:, 1:]
     beyond = jnp.pad(beyond, ((0, 0), (0, 1)))  # Σ_k S_ik d_k over k > j
-    return S * jnp.sqrt(after / before) - beyond * (slope / jnp.sqrt(after * before))
+    return S * jnp.sqrt(after / before) - beyond * (d / jnp.sqrt(after * before))
 
 
 def _root_of_sum(S: jax.Array, variances: jax.Array) -> jax.Array:
-    """The lower triangle whose square is S Sᵀ + diag(variances), in n³ operations."""
+    """The lower triangular root of S Sᵀ + diag(variances), in n³ operations."""
     R = jnp.linalg.qr(jnp.concatenate([S.T, jnp.diag(jnp.sqrt(variances))]), mode="r")
     return (jnp.where(jnp.diagonal(R) < 0.0, -1.0, 1.0)[:, None] * R).T
 
@@ -114,18 +114,18 @@ def _root_of_sum(S: jax.Array, variances: jax.Array) -> jax.Array:
 def predict(
     f: Callable[[jax.Array, Any], jax.Array], belief: UnscentedBelief, xs: Any, kappa: float = 0.0
 ) -> Prediction:
-    """What a belief says of f at some inputs, by the unscented transform.
+    """The predictive distribution of f at some inputs, by the unscented transform.
 
     Args:
-      f: `(theta, x) -> []`, a value for instance.
-      belief: the belief.
+      f: `(theta, x) -> []`, for example a value function.
+      belief: the filter's state.
       xs: B inputs, stacked along the first axis of each leaf.
       kappa: κ of the transform.
     """
 
     def at(x: Any) -> Prediction:
-        mean, slope, bend = unscented(lambda theta: f(theta, x), belief.theta, belief.S, kappa)
-        return Prediction(mean, jnp.sum(slope**2) + bend)
+        mean, d, excess_variance = unscented(lambda theta: f(theta, x), belief.theta, belief.S, kappa)
+        return Prediction(mean, jnp.sum(d**2) + excess_variance)
 
     return jax.vmap(at)(xs)
 
@@ -141,14 +141,14 @@ class Observe(Protocol):
         follows: jax.Array | float = 0.0,
         active: jax.Array | bool = True,
     ) -> tuple[UnscentedBelief, Fit]:
-        """Learns from one observation.
+        """Updates the posterior from one observation.
 
         Args:
-          belief: the posterior so far.
+          belief: the filter's state.
           h: `theta -> []`, the observation function.
-          y: what was observed.
-          follows: the weight with which this observation's noise enters the next one; for coloured noise only.
-          active: a traced flag; where it is false the belief is returned unchanged, bit for bit.
+          y: the observation.
+          follows: the weight of this observation's noise in the next one's; for coloured noise only.
+          active: a traced flag; where it is false the state is returned unchanged, bit for bit.
         """
         ...
 
@@ -157,10 +157,10 @@ class UnscentedFilter(NamedTuple):
     """The filter, one observation at a time.
 
     Attributes:
-      init: `theta -> belief`, before any observation.
+      init: `theta -> belief`, the state before any observation.
       observe: see `Observe`.
-      restart: `(belief, cut) -> belief`. Where `cut`, the next observation's noise has nothing of the last one's. It
-        matters with coloured noise only.
+      restart: `(belief, cut) -> belief`. Where `cut`, the next observation's noise is independent of the last one's. It
+        matters for coloured noise only.
     """
 
     init: Callable[[jax.Array], UnscentedBelief]
@@ -179,12 +179,11 @@ def unscented_filter(
     """The unscented Kalman filter.
 
     Args:
-      observation_noise: Pₙ, the variance of an observation's noise. If it is coloured, the variance σ² of what the
-        noises of two observations share.
-      prior_covariance: P₀: a number or a vector (its diagonal) or a matrix.
-      adaptive_noise: η; P becomes (1 + η) P before an update.
-      process_noise: Pᵥ, added to P before an update: a number, or a vector [n] of variances. It makes an update cost
-        n³ operations instead of n².
+      observation_noise: Pₙ, the variance of the observation noise. If it is coloured, the variance σ² of each u.
+      prior_covariance: P₀: a number, a vector (its diagonal) or a matrix.
+      adaptive_noise: η: P becomes (1 + η) P before every update.
+      process_noise: Pᵥ, added to P before every update: a number, or a vector [n] of variances. An update then costs n³
+        operations instead of n².
       coloured: the noise of observation i is uᵢ − w uᵢ₊₁ with independent u ~ N(0, σ²); w is its `follows`.
       kappa: κ of the unscented transform, at least 0.
     """
@@ -205,9 +204,9 @@ def unscented_filter(
         return UnscentedBelief(theta=theta, S=S, memory=fresh(theta) if coloured else None, updates=jnp.int32(0))
 
     def evolve(root: jax.Array, n: int) -> jax.Array:
-        """The root of (θ, and the noise remembered if there is any) after a random step of θ."""
+        """The covariance root of θ, or of θ and the noise in memory, after the prediction step of θ."""
         if adaptive_noise:
-            # θ takes in noise that the remembered number does not: what they share is a smaller part of both.
+            # Noise is added to θ but not to the noise in memory, so their correlation becomes smaller.
             S, shared, own = root[:n, :n] * growth, root[n:, :n] / growth, root[n:, n:]
             own = jnp.sqrt(own**2 + (growth**2 - 1.0) * jnp.sum(shared**2, axis=1, keepdims=True))
             root = _stacked(S, shared, own)
@@ -223,27 +222,27 @@ def unscented_filter(
         follows: jax.Array | float = 0.0,
         active: jax.Array | bool = True,
     ) -> tuple[UnscentedBelief, Fit]:
-        n, dtype = belief.theta.size, belief.theta.dtype
+        n = belief.theta.size
         if belief.memory is None:
             S = evolve(belief.S, n)
-            mean, slope, bend = unscented(h, belief.theta, S, kappa)
-            rest = bend + observation_noise
+            mean, d, excess_variance = unscented(h, belief.theta, S, kappa)
+            rest = excess_variance + observation_noise
         else:
             last = belief.memory
             grown = evolve(_stacked(belief.S, last.shared[None], last.own[None, None]), n)
             S, shared, own = grown[:n, :n], grown[n, :n], grown[n, n]
-            # The two noises of a step are two more variables. The points along them leave θ where it is.
-            mean, slope, bend = unscented(h, belief.theta, S, kappa + 2.0)
-            mean, slope, rest = mean + last.mean, slope + shared, bend + own**2
-            # The next observation's noise is the last variable; where nothing follows it is a new one.
+            # The two noises of a step are two more variables. Their sigma points leave θ unchanged.
+            mean, d, excess_variance = unscented(h, belief.theta, S, kappa + 2.0)
+            mean, d, rest = mean + last.mean, d + shared, excess_variance + own**2
+            # The next observation's noise is the last variable; where nothing follows, it is a new one.
             new = fresh(belief.theta)
-            slope = jnp.append(slope, -follows * new.own)
+            d = jnp.append(d, -follows * new.own)
             S = _stacked(S, new.shared[None], new.own[None, None])
 
         innovation = y - mean
-        variance = jnp.sum(slope**2) + rest
-        step = S @ slope * (innovation / variance)
-        root = condition(S, slope, rest)
+        variance = jnp.sum(d**2) + rest
+        step = S @ d * (innovation / variance)
+        root = condition(S, d, rest)
         memory = None
         if belief.memory is not None:
             memory = NoiseMemory(mean=step[n], shared=root[n, :n], own=root[n, n])
@@ -253,9 +252,7 @@ def unscented_filter(
         health = Health(
             variance=jnp.where(active, variance, jnp.inf),
             consistency=innovation**2 / variance,
-            gain=jnp.sum(slope[:n] ** 2) / variance,
-            capped=jnp.zeros((), dtype),
-            floored=jnp.zeros((), dtype),
+            gain=jnp.sum(d[:n] ** 2) / variance,
         )
         return select(jnp.asarray(active), moved, belief), Fit(0.5 * innovation**2, health)
 
@@ -275,13 +272,13 @@ def ukf(
     process_noise: float | np.ndarray = 0.0,
     kappa: float = 0.0,
 ) -> Estimator:
-    """The unscented Kalman filter as an estimator; the observations of a mini-batch come one after another.
+    """The unscented Kalman filter as an estimator; the observations of a mini-batch are processed one after another.
 
     Args:
-      observation_noise: Pₙ, the variance of an observation's noise.
-      prior_covariance: P₀: a number or a vector (its diagonal) or a matrix.
-      adaptive_noise: η; P becomes (1 + η) P before an observation.
-      process_noise: Pᵥ, added to P before an observation: a number, or a vector [n] of variances.
+      observation_noise: Pₙ, the variance of the observation noise.
+      prior_covariance: P₀: a number, a vector (its diagonal) or a matrix.
+      adaptive_noise: η: P becomes (1 + η) P before every observation.
+      process_noise: Pᵥ, added to P before every observation: a number, or a vector [n] of variances.
       kappa: κ of the unscented transform, at least 0.
     """
     kalman = unscented_filter(observation_noise, prior_covariance, adaptive_noise, process_noise, kappa=kappa)
@@ -297,8 +294,6 @@ def ukf(
             variance=jnp.min(fits.health.variance),
             consistency=jnp.mean(fits.health.consistency),
             gain=jnp.mean(fits.health.gain),
-            capped=jnp.max(fits.health.capped),
-            floored=jnp.sum(fits.health.floored),
         )
         return belief, Fit(jnp.mean(fits.loss), health)
 
@@ -306,7 +301,7 @@ def ukf(
 
 
 def _stacked(S: jax.Array, shared: jax.Array, own: jax.Array) -> jax.Array:
-    """The lower triangle [[S, 0], [shared, own]]."""
+    """The lower triangular matrix [[S, 0], [shared, own]]."""
     return jnp.block([[S, jnp.zeros_like(shared.T)], [shared, own]])
 
 
@@ -319,36 +314,35 @@ def _definite(belief: UnscentedBelief) -> jax.Array:
     return finite & jnp.all(jnp.diagonal(belief.S) > 0.0)
 
 
-#: What can be asked of the filter's posterior.
+#: Functions of the filter's posterior.
 POSTERIOR = Posterior(
     sample=_sample,
-    spread=lambda belief, H: jnp.sum((H @ belief.S) ** 2, axis=1),
+    predictive_variance=lambda belief, H: jnp.sum((H @ belief.S) ** 2, axis=1),
     variances=lambda belief: jnp.sum(belief.S**2, axis=1),
     covariance=lambda belief: belief.S @ belief.S.T,
     definite=_definite,
 )
 
 
-# --- as the settings of a run name it --------------------------------------------------------------------
-
+# --- settings ----------------------------------------------------------------------------------------------
 
 _BY_WEIGHTS = CheckedElsewhere("the number of weights")
 
 
 @dataclass(frozen=True)
 class UnscentedConfig:
-    """A normal distribution over the weights, by the unscented Kalman filter of KTD."""
+    """A Gaussian posterior over the weights, by the unscented Kalman filter of KTD."""
 
     observation_noise: Positive = 1.0
-    """Pₙ, the variance of a reward's noise."""
+    """Pₙ, the variance of the rewards' noise."""
     prior_covariance: Annotated[Variances, variances.option("prior_covariance"), _BY_WEIGHTS] = 1.0
     """P₀: a number, or a .json or .npy file with a vector (its diagonal) or a full matrix."""
     adaptive_noise: NotNegative = 0.0
-    """η: P becomes (1 + η) P before an update."""
+    """η: P becomes (1 + η) P before every update."""
     process_noise: NotNegative = 0.0
-    """Pᵥ, what every weight's variance grows by before an update; it makes an update cost n³ instead of n²."""
+    """Pᵥ, added to every weight's variance before every update; an update then costs n³ operations instead of n²."""
     kappa: NotNegative = 0.0
-    """κ of the unscented transform, the weight of its centre."""
+    """κ of the unscented transform: the weight of its central point."""
 
 
 def _make(settings: UnscentedConfig, context: Context) -> Estimator:
@@ -363,8 +357,8 @@ def _make(settings: UnscentedConfig, context: Context) -> Estimator:
 
 def _memory(settings: UnscentedConfig, network: Weights) -> Memory:
     n = network.num_weights
-    numbers = NUMBERS_A_WEIGHT * n + 3 * n * n  # with the points of its transform
-    return Memory(numbers, "the belief over", "use fewer hidden units")
+    numbers = NUMBERS_A_WEIGHT * n + 3 * n * n  # with the sigma points
+    return Memory(numbers, "the posterior over", "use fewer hidden units")
 
 
 def _check(settings: UnscentedConfig, network: Weights, precision: Precision) -> None:
@@ -384,5 +378,4 @@ PART = Part(
     memory=_memory,
     remedy=raise_noise,
     check=_check,
-    online=True,
 )

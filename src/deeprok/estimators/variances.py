@@ -1,4 +1,4 @@
-"""Covariances as settings: a number, a vector or a matrix, on the command line from a file."""
+"""Settings that are covariances: a number, a vector or a matrix; on the command line a number or a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deeprok.core.errors import DeeprokError, shown
 from deeprok.core.fields import Precision
 from deeprok.core.files import as_numbers, as_tuples
 
-#: P₀ or Pᵥ: a variance shared by all weights, one for each, or a full covariance.
+#: P₀ or Pᵥ: one variance for all weights, one for each, or a full covariance.
 Variances = float | tuple[float, ...] | tuple[tuple[float, ...], ...]
 
 
@@ -31,7 +31,7 @@ def read_variances(text: str, field: str) -> Variances:
         if values is None:
             raise TypeError(type(read))
         variances: Variances = as_tuples(values.astype(float).tolist())
-    except Exception as error:  # whatever Python and numpy say of a file that is missing or damaged
+    except Exception as error:  # of any kind that Python and numpy raise for a missing or damaged file
         missing = " (there is no such file)" if isinstance(error, FileNotFoundError) else ""
         raise DeeprokError(
             f"{field} is '{text}'{missing}; it must be a number, or a .json or .npy file with a vector or a matrix"
@@ -40,7 +40,7 @@ def read_variances(text: str, field: str) -> Variances:
 
 
 def option(field: str) -> Any:
-    """How the command line reads a covariance."""
+    """The command-line type of a covariance."""
     return tyro.constructors.PrimitiveConstructorSpec(
         nargs=1,
         metavar="NUMBER|FILE",
@@ -51,18 +51,18 @@ def option(field: str) -> Any:
 
 
 def check_variances(name: str, given: Variances, n: int, precision: Precision, definite: bool) -> None:
-    """Raises unless this is a covariance of n weights, positive (`definite`) or at least not negative."""
+    """Raises unless this is a covariance of n weights, positive definite (`definite`) or semidefinite."""
     allowed = f"a number, a vector of {n} or a matrix of {n} × {n}"
     numbers = as_numbers(given)
     if numbers is None and isinstance(given, list | tuple):
-        raise DeeprokError(f"{name} has rows of unequal length or entries that are no numbers; it must be {allowed}")
+        raise DeeprokError(f"{name} has rows of unequal length or entries that are not numbers; it must be {allowed}")
     if numbers is None:
         raise DeeprokError(f"{name} is {shown(given)}; it must be {allowed}")
     if numbers.shape not in ((), (n,), (n, n)):
         raise DeeprokError(f"{name} has shape {shown(numbers.shape)}; for this network it must be {allowed}")
     P = numbers.astype(float)
     with np.errstate(over="ignore"):
-        held = P.astype(precision)  # by the run's arithmetic, in which 1e39 may be infinite
+        held = P.astype(precision)  # in the run's precision, in which 1e39 may be infinite
     if P.ndim < 2:
         right = np.isfinite(held) & ((held > 0) if definite else (held >= 0))
         if not right.all():

@@ -7,6 +7,7 @@ policy really earns, by simulation, or an exact Q* where one is known.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import ndtri
 
+from deeprok.agents.learner import View
 from deeprok.core.errors import DeeprokError
-from deeprok.environments import World, with_model
+from deeprok.environments import Environment, with_model
 from deeprok.environments.base import Model
-from deeprok.evaluation.grid import Policy, ensemble_policy
+from deeprok.environments.rollout import rollout
+from deeprok.evaluation.policies import Policy, ensemble_policy
 from deeprok.runs import folder as runs
 from deeprok.runs.folder import Keep
 from deeprok.runs.settings import Config
-from deeprok.training.scan import Program, make_program
 from deeprok.uncertainty import sample_box
 
 #: Shares that the reported intervals claim.
@@ -116,68 +118,70 @@ def summarise(found: Mapping[int, Intervals]) -> Calibration:
 
 
 def earned_values(
-    world: World, act: Policy, models: Model, discount: float, states: int, key: jax.Array
+    env: Environment, act: Policy, models: Model, discount: float, states: int, key: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """States that a greedy policy visits, and what each action in them earns on average over models.
 
     Args:
-      world: the world.
+      env: the environment.
       act: the policy.
       models: name -> [M]; one of them is met in each visited state, all of them in its values.
       discount: γ.
       states: C, how many states.
-      key: decides where episodes start, which of their states are taken, and the world's noise.
+      key: decides where episodes start, which of their states are taken, and the environment's noise.
 
     Returns:
       Observations [C, D] and values [C, A]. The return is followed until γ has made it negligible,
       whatever the horizon: time is not part of the state.
     """
     count = len(next(iter(models.values())))
-    actions = len(world.actions)
+    actions = len(env.actions)
     start_key, when_key, value_key = jax.random.split(key, 3)
-    lengths = jax.random.randint(when_key, (states,), 0, world.horizon)
+    lengths = jax.random.randint(when_key, (states,), 0, env.horizon)
 
-    def visit(key: jax.Array, length: jax.Array, i: jax.Array) -> tuple[Any, jax.Array]:
-        params = with_model(world.nominal, {name: values[i % count] for name, values in models.items()})
-        reset_key, step_key = jax.random.split(key)
+    def greedy(t: jax.Array, obs: jax.Array) -> tuple[jax.Array, None]:
+        return act(obs), None
 
-        def step(carry: Any, t: jax.Array) -> Any:
-            state, obs, alive = carry
-            outcome = world.step(jax.random.fold_in(step_key, t), state, act(obs), params)
-            going = alive & (t < length) & ~outcome.terminated
-            moved = jax.tree.map(lambda a, b: jnp.where(going, a, b), (outcome.state, outcome.obs), (state, obs))
-            return (*moved, going), None
+    # A state of an episode on each of the models in turn: after a random number of steps, or the last before its end.
+    met = jnp.arange(states) % count
+    params = jax.vmap(lambda i: with_model(env.nominal, {name: values[i] for name, values in models.items()}))(met)
+    reset_keys, step_keys = jax.vmap(jax.random.split, out_axes=1)(jax.random.split(start_key, states))
+    start = jax.vmap(env.reset)(reset_keys, params)
+    _, (passed, seen, alive) = rollout(
+        env,
+        greedy,
+        params,
+        start,
+        env.horizon,
+        lambda t: jax.vmap(jax.random.fold_in, (0, None))(step_keys, t),
+        collect=lambda step: (step.state, step.obs, step.alive),
+    )
+    when = jnp.minimum(lengths, jnp.sum(alive, axis=0) - 1)
+    visited, obs = jax.tree.map(lambda leaf: leaf[when, jnp.arange(states)], (passed, seen))
 
-        first = world.reset(reset_key, params)
-        (state, obs, _), _ = jax.lax.scan(step, (*first, jnp.array(True)), jnp.arange(world.horizon))
-        return state, obs
+    # From there each action on each model, then greedily on.
+    each = jnp.stack(jnp.meshgrid(jnp.arange(states), jnp.arange(actions), jnp.arange(count), indexing="ij"), axis=-1)
+    state, first, model = each.reshape(-1, 3).T
+    params = jax.vmap(lambda i: with_model(env.nominal, {name: values[i] for name, values in models.items()}))(model)
+    keys = jax.random.split(value_key, count)[model]
 
-    visited, obs = jax.vmap(visit)(jax.random.split(start_key, states), lengths, jnp.arange(states))
-    steps = int(np.ceil(np.log(1e-4) / np.log(discount)))
+    def after_first(t: jax.Array, obs: jax.Array) -> tuple[jax.Array, None]:
+        return jnp.where(t == 0, first, act(obs)), None
 
-    def value(state: Any, action: jax.Array, model: Model, key: jax.Array) -> jax.Array:
-        params = with_model(world.nominal, model)
-
-        def step(carry: Any, t: jax.Array) -> Any:
-            state, action, worth, earned = carry
-            outcome = world.step(jax.random.fold_in(key, t), state, action, params)
-            earned = earned + worth * outcome.reward
-            worth = discount * worth * (1.0 - outcome.terminated)
-            return (outcome.state, act(outcome.obs), worth, earned), None
-
-        one = jnp.ones((), float)
-        start = (state, action, one, jnp.zeros((), float))
-        return jax.lax.scan(step, start, jnp.arange(steps))[0][-1]
-
-    over_models = jax.vmap(value, (None, None, 0, 0))
-    over_actions = jax.vmap(over_models, (None, 0, None, None))
-    keys = jax.random.split(value_key, count)
-    values = jax.vmap(over_actions, (0, None, None, None))(visited, jnp.arange(actions), models, keys)
-    return obs, jnp.mean(values, axis=-1)
+    values, _ = rollout(
+        env,
+        after_first,
+        params,
+        jax.tree.map(lambda leaf: leaf[state], (visited, obs)),
+        int(np.ceil(np.log(1e-4) / np.log(discount))),
+        lambda t: jax.vmap(jax.random.fold_in, (0, None))(keys, t),
+        discount=discount,
+    )
+    return obs, jnp.mean(values.reshape(states, actions, count), axis=-1)
 
 
 def calibrate(
-    folder: str | Path, states: int = 200, models: int = 32, keep: Keep = "last", seed: int = 0
+    folder: str | os.PathLike[str], states: int = 200, models: int = 32, keep: Keep | None = None, seed: int = 0
 ) -> Calibration:
     """Compares the intervals of trained agents for Q with what their greedy policies earn.
 
@@ -185,12 +189,17 @@ def calibrate(
     the run's box (the nominal one alone if the run acted on it alone).
 
     Args:
-      folder: a run folder or a folder of seeds.
+      folder: a loaded run, a run folder or a folder of seeds.
       states: states visited by the greedy policy, for each seed.
       models: models drawn from the box.
-      keep: the `best` or the `last` weights.
+      keep: the `best` or the `last` weights; by default those of the loaded run, and the last ones of a folder.
       seed: seed of the simulation's random numbers.
+
+    Example:
+      >>> found = deeprok.calibrate("runs/ekf")
+      >>> shares = dict(zip(found.levels, found.coverage))
     """
+    kept: Keep = getattr(folder, "keep", "last") if keep is None else keep
     for name, value in (("states", states), ("models", models)):
         if value < 1:
             raise DeeprokError(f"{name} is {value}; it must be at least 1")
@@ -199,35 +208,35 @@ def calibrate(
     if len({config.digest() for config in configs}) > 1:
         raise DeeprokError(f"the runs in {folder} differ in more than their seed; calibrate them one by one")
     config = configs[0]
-    if config.row.robust:
+    if config.robust:
         raise DeeprokError(
             f"{config.algorithm} learns the worst case, which simulation on one model does not show; "
-            "calibrate an agent with a nominal label"
+            "calibrate an agent with a nominal target"
         )
     with config.arithmetic():
-        program = make_program(config)
-        if program.estimator.posterior is None:
+        learner = config.make_learner()
+        if learner.view.posterior is None:
             raise DeeprokError(f"{config.algorithm} has no posterior, so it gives no intervals")
-        intervals = _make_intervals(config, program, states, models, seed)
+        intervals = _make_intervals(config, learner.view, states, models, seed)
         return summarise(
-            {c.seed: intervals(runs.load_belief(path, program, keep)) for path, c in zip(folders, configs, strict=True)}
+            {c.seed: intervals(runs.load_belief(path, learner, kept)) for path, c in zip(folders, configs, strict=True)}
         )
 
 
-def _make_intervals(config: Config, program: Program, states: int, models: int, seed: int) -> Any:
+def _make_intervals(config: Config, view: View, states: int, models: int, seed: int) -> Any:
     """A function `belief -> Intervals`, compiled once for all seeds."""
-    world = program.world
+    env = view.env
     models_key, play_key = jax.random.split(jax.random.key(seed))
     if config.acting == "nominal":
-        drawn = {name: jnp.full(1, getattr(world.nominal, name), float) for name in config.make_box(world)}
+        drawn = {name: jnp.full(1, getattr(env.nominal, name), float) for name in config.make_box(env)}
     else:
-        drawn = sample_box(models_key, config.make_box(world), (models,))
+        drawn = sample_box(models_key, config.make_box(env), (models,))
 
     @jax.jit
     def compute(belief: Any) -> tuple[jax.Array, ...]:
-        act = ensemble_policy(program.network, program.estimator.mean(belief)[None], "mean")
-        obs, truth = earned_values(world, act, drawn, config.discount, states, play_key)
-        assert program.values
-        return (*program.values(belief, obs), truth)
+        act = ensemble_policy(view.network, env.actions, view.mean(belief)[None], "mean")
+        obs, truth = earned_values(env, act, drawn, config.discount, states, play_key)
+        assert view.values
+        return (*view.values(belief, obs), truth)
 
     return lambda belief: Intervals(*(np.asarray(part, float) for part in compute(belief)))

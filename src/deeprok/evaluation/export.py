@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deeprok.agents.network import QNetwork
+from deeprok.agents.network import MLP, Network
 from deeprok.core.errors import DeeprokError, shown, unknown
 from deeprok.core.files import has_shapes, parse_json, read_bytes, write_atomically
-from deeprok.environments import Interval, World
+from deeprok.environments import ActionSpace, Environment, Interval
+from deeprok.evaluation.trained import Run, load
+from deeprok.runs.folder import Keep
 
-Format = Literal["json", "onnx"]
-FORMATS: tuple[str, ...] = get_args(Format)
+FORMATS = ("json", "onnx")
 
 _FORMAT, _VERSION = "deeprok-policy", 1
 
@@ -33,7 +35,35 @@ _NUMPY: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def to_json(network: QNetwork, theta: np.ndarray, world: World) -> bytes:
+def export(
+    run: Run | str | os.PathLike[str], out: str | Path, format: str | None = None, keep: Keep | None = None
+) -> Path:
+    """Writes a trained policy as JSON or ONNX, after checking on 10,000 states that it acts as the agent does.
+
+    Args:
+      run: a loaded run, a run folder, or a folder of seeds, of which the run that did best on held-out models is taken.
+      out: the file to write; its folder is made if there is none.
+      format: `json` or `onnx`; by default what the file's name ends with. ONNX needs the extra `onnx`.
+      keep: the weights that did `best` in the trials on held-out models, or the `last` ones; by default those of the
+        loaded run, and the best ones of a folder.
+
+    Returns:
+      The folder of the run whose policy was written.
+
+    Example:
+      >>> folder = deeprok.export("runs/rok", "policy.onnx")
+    """
+    path = Path(out)
+    kind = format or path.suffix[1:].lower()
+    if format is None and kind not in FORMATS:
+        raise DeeprokError(f"out is {path}, which ends with neither .json nor .onnx; give the format, json or onnx")
+    trained = run if isinstance(run, Run) and keep in (None, run.keep) else load(run, keep=keep or "best")
+    with trained.settings.arithmetic():
+        export_policy(trained.network, trained.weights, trained.env, kind, path, trained.settings.algorithm)
+    return trained.folder
+
+
+def to_json(network: MLP, theta: np.ndarray, env: Environment) -> bytes:
     """The policy as JSON: act on the largest of the last layer's outputs.
 
     Each layer is y = weights · x + bias, the hidden ones followed by the activation; inputs are
@@ -47,8 +77,8 @@ def to_json(network: QNetwork, theta: np.ndarray, world: World) -> bytes:
     policy = {
         "format": _FORMAT,
         "version": _VERSION,
-        "world": world.name,
-        **_actions(world),
+        "env": env.name,
+        **env.actions.describe(),
         "input_scale": list(network.input_scale),
         "activation": network.activation,
         "layers": layers,
@@ -56,15 +86,11 @@ def to_json(network: QNetwork, theta: np.ndarray, world: World) -> bytes:
     return (json.dumps(policy, indent=1) + "\n").encode()
 
 
-def _actions(world: World) -> dict[str, Any]:
-    if isinstance(world.actions, Interval):
-        return {"interval": {"low": list(world.actions.low), "high": list(world.actions.high)}}
-    return {"actions": list(world.actions)}
-
-
 def read_policy(path: str | Path) -> dict[str, Any]:
     """Reads an exported JSON policy, for `json_q_values`."""
-    return _checked_policy(parse_json(read_bytes(Path(path))), str(path))
+    policy = _checked_policy(parse_json(read_bytes(Path(path))), str(path))
+    # Older files call the environment a world.
+    return {"env" if name == "world" else name: value for name, value in policy.items()}
 
 
 def json_q_values(policy: dict[str, Any], obs: np.ndarray) -> np.ndarray:
@@ -114,7 +140,7 @@ def _checked_policy(policy: Any, origin: str) -> dict[str, Any]:
     return checked
 
 
-def to_onnx(network: QNetwork, theta: np.ndarray, metadata: Mapping[str, str] | None = None) -> bytes:
+def to_onnx(network: MLP, theta: np.ndarray, actions: ActionSpace, metadata: Mapping[str, str] | None = None) -> bytes:
     """The policy as an ONNX model: `obs` [batch, D] to `q` [batch, A] and `action` [batch].
 
     Where actions are numbers `q` are places between their ends, −1 to 1, and `action` [batch, A] the numbers.
@@ -144,7 +170,7 @@ def to_onnx(network: QNetwork, theta: np.ndarray, metadata: Mapping[str, str] | 
         else:
             nodes.append(helper.make_node(network.activation.capitalize(), [x], [f"hidden{i}"]))
         x = f"hidden{i}"
-    interval = network.interval
+    interval = actions if isinstance(actions, Interval) else None
     if interval:
         low, high = np.array(interval.low), np.array(interval.high)
         nodes.append(helper.make_node("Clip", ["q", constant("lowest", -1.0), constant("highest", 1.0)], ["place"]))
@@ -171,33 +197,37 @@ def to_onnx(network: QNetwork, theta: np.ndarray, metadata: Mapping[str, str] | 
     return data
 
 
-def _metadata(network: QNetwork, world: World, algorithm: str) -> dict[str, str]:
+def _metadata(network: MLP, env: Environment, algorithm: str) -> dict[str, str]:
     """What a reader of an ONNX model can't see in it; lists are JSON."""
-    facts = {"world": world.name, "algorithm": algorithm, "observation_scale": list(world.observation_scale)}
-    facts |= _actions(world) | {"input_scale": list(network.input_scale)}
+    facts = {"env": env.name, "algorithm": algorithm, "observation_scale": list(env.observation_scale)}
+    facts |= env.actions.describe() | {"input_scale": list(network.input_scale)}
     return {name: fact if isinstance(fact, str) else json.dumps(fact) for name, fact in facts.items()}
 
 
 def export_policy(
-    network: QNetwork, theta: np.ndarray, world: World, kind: Format, out: Path, algorithm: str = ""
+    network: Network, theta: np.ndarray, env: Environment, kind: str, out: Path, algorithm: str = ""
 ) -> None:
     """Writes a policy, after checking on 10,000 states that it acts as the trained agent does."""
     if kind not in FORMATS:
         raise unknown("format", kind, FORMATS)
-    scale = np.asarray(world.observation_scale)
+    if not isinstance(network, MLP):
+        raise DeeprokError(
+            f"the network is a {type(network).__name__}; only the built-in multilayer perceptron can be exported"
+        )
+    scale = np.asarray(env.observation_scale)
     noise = jax.random.normal(jax.random.key(0), (_CHECKED_STATES, len(scale)))
     obs = (np.asarray(noise) * scale).astype(np.float32)
     if kind == "json":
-        data = to_json(network, theta, world)
+        data = to_json(network, theta, env)
         outputs = json_q_values(json.loads(data), obs)
-        actions = np.asarray(network.choose(jnp.asarray(outputs, np.float32)))
+        actions = np.asarray(env.actions.choose(jnp.asarray(outputs, np.float32)))
     else:
-        data = to_onnx(network, theta, _metadata(network, world, algorithm))
+        data = to_onnx(network, theta, env.actions, _metadata(network, env, algorithm))
         evaluator = _import_onnx().reference.ReferenceEvaluator(data)
         actions = evaluator.run(["action"], {"obs": obs})[0]
     q = np.asarray(network.apply(jnp.asarray(theta), jnp.asarray(obs)))
-    if network.interval:
-        wrong = int((~np.isclose(actions, network.choose(jnp.asarray(q)), rtol=1e-4, atol=1e-4)).any(axis=1).sum())
+    if env.actions.continuous:
+        wrong = int((~np.isclose(actions, env.actions.choose(jnp.asarray(q)), rtol=1e-4, atol=1e-4)).any(axis=1).sum())
     else:
         chosen = np.take_along_axis(q, np.asarray(actions)[:, None], axis=1)[:, 0]
         # Where two actions are equal to rounding either may come out.

@@ -10,30 +10,33 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deeprok.agents.network import LayerGradient, QNetwork
-from deeprok.estimators import Estimator, Keeper
+from deeprok.agents.learner import View
+from deeprok.agents.network import MLP, LayerGradient
 
 #: `obs [E, D] -> (mean, deviation)` of Q [E, A].
 QDistribution = Callable[[jax.Array], tuple[jax.Array, jax.Array]]
 
 
-def q_distribution(network: QNetwork, estimator: Estimator | Keeper, belief: Any) -> QDistribution:
+def q_distribution(view: View, belief: Any) -> QDistribution:
     """Mean and standard deviation of Q under a posterior; what depends on the posterior alone is computed once.
 
     Args:
-      network: the Q-network.
-      estimator: keeper of the belief.
-      belief: its record; it must be more than a point.
+      view: of a learner with a posterior.
+      belief: the estimator's record.
     """
-    posterior = estimator.posterior
+    network, posterior = view.network, view.posterior
     assert posterior
-    theta, n = estimator.mean(belief), network.num_weights
+    theta, n = view.mean(belief), network.num_weights
+    if not isinstance(network, MLP):  # of which nothing is known but its outputs
+        assert view.values
+        return partial(view.values, belief)
     if sum(leaf.size for leaf in jax.tree.leaves(belief)) >= n**2 // 4:
         blocks = covariance_blocks(network, posterior.covariance(belief))
 
@@ -44,7 +47,7 @@ def q_distribution(network: QNetwork, estimator: Estimator | Keeper, belief: Any
 
         def variance(gradients: list[LayerGradient]) -> jax.Array:
             rows = gradient_rows(gradients)
-            return posterior.spread(belief, rows.reshape(-1, n)).reshape(rows.shape[:-1])
+            return posterior.predictive_variance(belief, rows.reshape(-1, n)).reshape(rows.shape[:-1])
 
     def at(obs: jax.Array) -> tuple[jax.Array, jax.Array]:
         mean, gradients = network.linearise(theta, obs)
@@ -63,7 +66,7 @@ def gradient_rows(gradients: list[LayerGradient]) -> jax.Array:
 Blocks = dict[tuple[int, int], jax.Array]
 
 
-def covariance_blocks(network: QNetwork, P: jax.Array) -> Blocks:
+def covariance_blocks(network: MLP, P: jax.Array) -> Blocks:
     """P [n, n] in the order in which `quadratic_form` takes it; by symmetry half of it is enough."""
     shapes = [(inputs + 1, outputs) for inputs, outputs in itertools.pairwise(network.sizes)]
     blocks = {}

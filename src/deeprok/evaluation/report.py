@@ -1,23 +1,14 @@
-"""An evaluation as a user reads it: a map for the terminal, or a figure."""
+"""An evaluation as a user reads it in the terminal."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from deeprok import plot as figures
-from deeprok.core.errors import DeeprokError
-from deeprok.core.files import write_atomically
-from deeprok.environments import World
-from deeprok.evaluation.grid import Evaluation, Score
-
-#: Endings of the files that a figure can be written to.
-FIGURES = (".png", ".svg", ".pdf")
+from deeprok.evaluation.result import Evaluation, Score
 
 
 def print_evaluation(result: Evaluation, out: Console) -> None:
@@ -34,7 +25,7 @@ def print_evaluation(result: Evaluation, out: Console) -> None:
     )
     if len(result.grid) <= 2:
         names = list(result.grid)
-        directions = f"{names[0]} ↓ × {names[1]} →" if len(names) == 2 else f"{names[0]} →"
+        directions = f"{names[0]} →" + (f" × {names[1]} ↑" if len(names) == 2 else "")
         out.print(f"success in %, {directions}", highlight=False, soft_wrap=True)
         for table in _bands(result, out.width):
             out.print(table)
@@ -66,12 +57,15 @@ def _said(score: Score) -> str:
 
 
 def _bands(result: Evaluation, width: int) -> Iterator[Table]:
-    """The map as tables one below the other, each with as many columns as the width has room for."""
-    *down, across = result.grid
-    cells = 100 * np.atleast_2d(np.asarray(result.success))
+    """The map as tables one below the other, each with as many columns as the width has room for.
+
+    As in a figure, the first parameter goes to the right and the second one up.
+    """
+    across, *up = result.grid
+    cells = 100 * np.atleast_2d(result.success.T)[::-1]
     heads = [f"{value:.3g}" for value in result.grid[across]]
-    sides = [f"{value:.3g}" for value in result.grid[down[0]]] if down else ["success"]
-    corner = down[0] if down else across
+    sides = [f"{value:.3g}" for value in result.grid[up[0]][::-1]] if up else ["success"]
+    corner = up[0] if up else across
     side = max(len(text) for text in (*sides, corner))
     column = max(3, *(len(text) for text in heads)) + 3  # with a blank on either side, and a line
     size = max(1, (width - side - 4) // column)
@@ -88,41 +82,3 @@ def _bands(result: Evaluation, width: int) -> Iterator[Table]:
 
 def _shade(percent: float) -> str:
     return "green" if percent >= 90 else "yellow" if percent >= 50 else "red"
-
-
-def check_figure(path: Path, names: Sequence[str]) -> None:
-    """Raises unless an evaluation over these parameters can be drawn into this file.
-
-    Args:
-      path: the file.
-      names: the grid's parameters.
-    """
-    if path.suffix.lower() not in FIGURES:
-        raise DeeprokError(f"plot is {path}; it must end with {', '.join(FIGURES[:-1])} or {FIGURES[-1]}")
-    if path.is_dir():
-        raise DeeprokError(f"plot is {path}, which is a folder")
-    if not path.parent.is_dir():
-        raise DeeprokError(f"plot is {path}, but there is no folder {path.parent}")
-    if len(names) > 2:
-        raise DeeprokError(f"plot draws one or two parameters, but the grid has {len(names)}: {', '.join(names)}")
-
-
-def draw_evaluation(result: Evaluation, world: World, path: Path) -> None:
-    """Draws the map of successes or, for one parameter, the returns; the nominal model is marked.
-
-    Args:
-      result: the evaluation.
-      world: the run's world, for names and nominal values.
-      path: a file that `check_figure` lets pass.
-    """
-    if len(result.grid) == 2:
-        figure = figures.success_maps({result.algorithm: result.success}, result.grid, world, first_letter=None)
-    else:
-        ((name, values),) = result.grid.items()
-        band = figures.Band(result.mean_return, result.std_return)
-        figure = figures.return_curves({result.algorithm: band}, name, values, world, first_letter=None)
-        figure.axes[0].autoscale(axis="y")  # returns of other worlds are not between 0 and the horizon
-    figure.set_size_inches(6.4, 4.8)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=path.suffix[1:].lower(), dpi=150)
-    write_atomically(path, buffer.getvalue())

@@ -15,9 +15,11 @@ import safetensors.numpy
 
 from deeprok.core.errors import DeeprokError
 from deeprok.core.files import write_atomically
-from deeprok.runs.settings import FORMAT
 
 T = TypeVar("T")
+
+#: Version of a checkpoint's layout.
+FORMAT = 3
 
 _FORMAT_KEY = "format"  # in the metadata, beside the checksums of the arrays by name
 

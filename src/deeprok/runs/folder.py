@@ -21,16 +21,18 @@ from typing import Any, Literal, get_args
 import jax
 import numpy as np
 
-from deeprok.core.errors import DeeprokError
+from deeprok.agents.learner import Learner
+from deeprok.core.errors import DeeprokError, shown
 from deeprok.core.files import as_numbers, parse_json, partial, read_bytes, write_atomically
-from deeprok.core.pytree import record
 from deeprok.estimators.randomness import stream_after
 from deeprok.runs import checkpoint
 from deeprok.runs.settings import Config, check, from_json
-from deeprok.training.scan import Program, RunState, make_program
 
 Keep = Literal["best", "last"]
 KEEPS: tuple[str, ...] = get_args(Keep)
+
+#: A run folder or a folder of seeds, by its path or as a loaded run; or a list of them, the seeds of one agent.
+Runs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
@@ -42,15 +44,6 @@ LOCK = ".lock"
 
 # How long the workers of a process that was killed may take to end.
 _ENDING_SECONDS = 10.0
-
-
-@record
-class Best:
-    """The belief that did best in the trials on held-out models."""
-
-    belief: Any  # the estimator's record
-    trial_return: jax.Array  # [] mean return of that trial; −∞ before the first
-    steps: jax.Array  # [] int32, when it was
 
 
 def create(folder: Path, config: Config, group: Sequence[int] = ()) -> None:
@@ -87,17 +80,19 @@ def _read_prior(config: Config) -> Any:
         if not found:
             raise DeeprokError(f"prior is {config.prior}, which has no seed-{config.seed}; name one of its runs")
     with config.arithmetic():
-        belief = load_belief(found[0], make_program(config), "last")
-        renewed = {"updates": np.zeros_like(belief.updates)}
+        belief = load_belief(found[0], config.make_learner(), "last")
+        renewed = {}
+        if hasattr(belief, "updates"):  # schedules begin again
+            renewed["updates"] = np.zeros_like(belief.updates)
         if hasattr(belief, "stream"):  # its random numbers would come again
             renewed["stream"] = np.asarray(stream_after(belief.stream, config.seed))
         return dataclasses.replace(belief, **renewed)
 
 
-def load_prior(folder: Path, program: Program) -> Any:
-    """The belief that a run begins with, if it was given one."""
-    template = templates(program)[0].agent.belief
-    return checkpoint.load(folder / PRIOR, "belief", template) if (folder / PRIOR).exists() else None
+def load_prior(folder: Path, learner: Learner) -> Any:
+    """The posterior that a run begins with, if it was given one."""
+    path = folder / PRIOR
+    return checkpoint.load(path, "belief", belief_template(learner)) if path.exists() else None
 
 
 @contextlib.contextmanager
@@ -255,42 +250,44 @@ def find(folder: Path) -> list[Path]:
     return sorted(seeds, key=lambda path: (len(path.name), path.name))
 
 
+def find_all(given: Runs) -> list[Path]:
+    """The run folders that one or several paths or loaded runs stand for."""
+    several: Any = [given] if isinstance(given, str | os.PathLike) else given
+    if not isinstance(several, Sequence) or not all(isinstance(one, str | os.PathLike) for one in several):
+        raise DeeprokError(f"run is {shown(given)}; it must be a run or its path, or a list of them")
+    if not several:
+        raise DeeprokError("run is an empty list; give at least one run")
+    return [folder for one in several for folder in find(Path(one))]
+
+
 def read_config(folder: Path) -> Config:
     """The settings of a run."""
     path = folder / CONFIG
     return from_json(read_bytes(path), str(path))
 
 
-def templates(program: Program) -> tuple[RunState, Best]:
-    """Shapes of what a checkpoint of this program holds."""
-    run = jax.eval_shape(program.init, jax.random.key(0))
-    theta = jax.eval_shape(program.estimator.mean, run.agent.belief)
-    best = Best(
-        belief=run.agent.belief,
-        trial_return=jax.ShapeDtypeStruct((), theta.dtype),  # type: ignore[arg-type]
-        steps=run.steps,
-    )
-    return run, best
+def belief_template(learner: Learner) -> Any:
+    """Shapes of the learner's estimate of the weights."""
+    return jax.eval_shape(learner.init, jax.random.key(0)).belief
 
 
-def load_belief(folder: Path, program: Program, keep: Keep) -> Any:
-    """The best or the last belief of a run."""
-    run, best = templates(program)
-    path = folder / CHECKPOINT
+def load_belief(folder: Path, learner: Learner, keep: Keep) -> Any:
+    """The best or the last estimate of the weights of a run."""
+    path, template = folder / CHECKPOINT, belief_template(learner)
     if keep == "best":
-        found = checkpoint.load(path, "best", best)
-        if found.trial_return == -np.inf:
+        if best_trial(folder, learner) == -np.inf:
             raise DeeprokError(
                 f"{folder} has had no trial on held-out models yet, so no weights are its best; keep the last"
             )
-        return found.belief
-    return checkpoint.load(path, "run.agent.belief", run.agent.belief)
+        return checkpoint.load(path, "best.belief", template)
+    return checkpoint.load(path, "run.agent.belief", template)
 
 
-def best_trial(folder: Path, program: Program) -> float:
+def best_trial(folder: Path, learner: Learner) -> float:
     """The mean return of a run's best trial."""
-    score = templates(program)[1].trial_return
-    return float(checkpoint.load(folder / CHECKPOINT, "best.trial_return", score))
+    theta = jax.eval_shape(learner.view.mean, belief_template(learner))
+    score: Any = jax.ShapeDtypeStruct((), theta.dtype)
+    return float(checkpoint.load(folder / CHECKPOINT, "best.trial_return", score, verify="part"))
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

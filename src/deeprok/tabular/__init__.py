@@ -2,29 +2,33 @@
 
 | file | what it is |
 |---|---|
-| `model`, `samples`, `files` | models as lists of transitions: from arrays, from samples, as CSV |
-| `setting` | what nature may do: arguments and their checks |
-| `layout` | a model on the device |
+| `model`, `samples`, `files` | models as lists of transitions: from arrays, from samples, from and to CSV files |
+| `setting` | the arguments of `solve` and `evaluate`, and their checks |
+| `layout` | memory layout of a model on the device |
 | `operator` | the robust Bellman operator |
-| `s_rectangular` | budgets that the actions of a state share |
+| `s_rectangular` | budgets shared by the actions of a state |
 | `solvers` | value iteration, policy iteration, backward induction |
-| `nature` | the model that nature answers with |
-| `solve` | `solve` and `evaluate` |
+| `nature` | worst-case models |
+| `solution` | `solve` and `evaluate` |
 | `sweep` | the price of robustness over a range of radii |
-| `q_learning`, `adp` | values from one transition at a time; linear features |
-| `problems` | models of the literature by name |
+| `q_learning`, `adp` | robust Q-learning; robust dynamic programming with linear features |
+| `problems`, `literature` | problems of the literature, by name |
 """
 
-from deeprok.tabular.files import read_csv, write_csv
-from deeprok.tabular.model import RMDP, from_arrays, from_models, from_successors, from_transitions
-from deeprok.tabular.samples import from_samples, radii
-from deeprok.tabular.setting import SETS
-from deeprok.tabular.solve import Solution, evaluate, solve
-from deeprok.tabular.sweep import Sweep, sweep_radii
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deeprok.tabular.files import read_csv, write_csv
+    from deeprok.tabular.model import RMDP, from_arrays, from_models, from_successors, from_transitions
+    from deeprok.tabular.samples import from_samples, radii
+    from deeprok.tabular.setting import TABULAR_SETS
+    from deeprok.tabular.solution import Solution, evaluate, solve
+    from deeprok.tabular.sweep import Sweep, sweep_radii
 
 __all__ = [
     "RMDP",
-    "SETS",
+    "TABULAR_SETS",
     "Solution",
     "Sweep",
     "evaluate",
@@ -39,3 +43,20 @@ __all__ = [
     "sweep_radii",
     "write_csv",
 ]
+
+#: File -> its public names, imported when one is asked for: a list of the problems needs no JAX.
+_FILES = {
+    "files": ("read_csv", "write_csv"),
+    "model": ("RMDP", "from_arrays", "from_models", "from_successors", "from_transitions"),
+    "samples": ("from_samples", "radii"),
+    "setting": ("TABULAR_SETS",),
+    "solution": ("Solution", "evaluate", "solve"),
+    "sweep": ("Sweep", "sweep_radii"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for file, names in _FILES.items():
+        if name in names:
+            return getattr(import_module(f"deeprok.tabular.{file}"), name)
+    raise AttributeError(f"module 'deeprok.tabular' has no attribute '{name}'")

@@ -2,16 +2,16 @@
 
 A. Tamar, S. Mannor and H. Xu, "Scaling up robust MDPs using function approximation", ICML 2014.
 
-The value of an action is approximated by φ(s, a)·w. Robust projected value iteration evaluates a policy π
-on visits (s, a) of simulated trajectories, with Π the least-squares fit to what was visited:
+The value of an action is approximated by φ(s, a)·w. Robust projected value iteration evaluates a policy π on the visits
+(s, a) of simulated trajectories, with Π the least-squares fit on these visits:
 
     φ(s, a)·w  ←  Π  min { Σ p'(s') (r(s') + γ φ(s', π(s'))·w) : p' in the set around p(·|s, a) }
 
-It contracts if there is a β < 1 such that γ p'(s') π(a'|s') ≤ β p(s') b(a'|s') for every p' of the sets,
-where b is the policy that was simulated. That is sufficient, not necessary, and it is not taken for
-granted: the least β is computed, and comes with the result.
+It is a contraction if there is a β < 1 such that γ p'(s') π(a'|s') ≤ β p(s') b(a'|s') for every p' in the sets, where b
+is the behaviour policy of the simulation. This is sufficient, not necessary. The smallest such β is computed and
+returned with the result.
 
-Robust policy iteration evaluates a policy, takes the greedy one, simulates that, and so on.
+Robust policy iteration evaluates a policy, simulates the greedy policy of its values, and repeats.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from deeprok.core.errors import DeeprokError, unknown
 from deeprok.tabular.model import RMDP
 from deeprok.uncertainty import sets
 
-#: Sets by name. Of a penalty there are no p' that could be compared with p.
-SETS: dict[str, sets.AmbiguitySet] = {name: found for name, found in sets.SETS.items() if found.coherent}
+#: Ambiguity sets by name. A penalty has no set of p' to compare with p.
+COHERENT_SETS: dict[str, sets.AmbiguitySet] = {name: found for name, found in sets.SETS.items() if found.coherent}
 
 _LIMIT = 20_000  # iterations of an evaluation
-_RANK = 1e-10  # directions of the features that visits hardly show, relative to the largest, are not used
+_RANK = 1e-10  # singular values of the features below this, relative to the largest, count as 0
 
-#: states [n, ...] -> actions [n]; the number after the last action means to stop.
-Policy = Callable[[np.ndarray], np.ndarray]
+#: states [n, ...] -> actions [n]; the number A, after the last action, means to stop.
+PolicyFunction = Callable[[np.ndarray], np.ndarray]
 
 
-class Outcomes(NamedTuple):
-    """What may follow n states and actions, K outcomes each; those of probability 0 count for nothing."""
+class Successors(NamedTuple):
+    """K possible successors for each of n states and actions; those of probability 0 are ignored."""
 
     state: np.ndarray  # [n, K, ...]
     probability: np.ndarray  # [n, K] in the nominal model
@@ -48,34 +48,34 @@ class Outcomes(NamedTuple):
 
 
 class Simulator(NamedTuple):
-    """A nominal model that can list what follows a state, and its features."""
+    """A nominal model that can list the successors of a state, with features."""
 
     actions: int  # A
-    begin: Callable[[np.random.Generator, int], np.ndarray]  # n states [n, ...]
-    outcomes: Callable[[np.ndarray, np.ndarray], Outcomes]  # of states [n, ...] and actions [n]
+    begin: Callable[[np.random.Generator, int], np.ndarray]  # n initial states [n, ...]
+    outcomes: Callable[[np.ndarray, np.ndarray], Successors]  # of states [n, ...] and actions [n]
     features: Callable[[np.ndarray], np.ndarray]  # [n, A, D] of states
-    stop: Callable[[np.ndarray], np.ndarray] | None = None  # [n] what it pays to stop, where one may
+    stop: Callable[[np.ndarray], np.ndarray] | None = None  # [n] reward for stopping, if that is possible
 
 
 class Visits(NamedTuple):
-    """N visits of simulated trajectories, each with its K outcomes and what a policy does there."""
+    """N visits of simulated trajectories, each with K successors and what the policy does there."""
 
     features: np.ndarray  # [N, D] of the state and the action taken
     probability: np.ndarray  # [N, K] in the nominal model
     reward: np.ndarray  # [N, K]
-    following: np.ndarray  # [N, K, D] of the successor and the policy's action; 0 if it stops or all is over
-    paid: np.ndarray  # [N, K] what the policy gets for stopping there
-    odds: np.ndarray  # [N, K] π/b: how much oftener the policy takes its action than the simulation; 0 if it stops
+    following: np.ndarray  # [N, K, D] features of the successor and the policy's action; 0 if the episode ends there
+    paid: np.ndarray  # [N, K] the policy's reward for stopping there
+    odds: np.ndarray  # [N, K] π/b, the ratio of the policy's and the behaviour policy's probabilities; 0 if it stops
 
 
-class Fit(NamedTuple):
-    """An approximate value.
+class LinearFit(NamedTuple):
+    """An approximate value function.
 
     Attributes:
       weights: [D].
       residual: the largest change of a fitted value in the last iteration.
-      iterations: how many there were.
-      beta: the least β such that γ p' π ≤ β p b on all visits.
+      iterations: number of iterations.
+      beta: the smallest β such that γ p' π ≤ β p b on all visits.
     """
 
     weights: np.ndarray
@@ -85,44 +85,44 @@ class Fit(NamedTuple):
 
     @property
     def contracts(self) -> bool:
-        """Whether the condition holds under which the iteration provably converges."""
+        """Whether the sufficient condition for convergence holds."""
         return self.beta < 1
 
 
 class Improved(NamedTuple):
-    """What policy iteration came to."""
+    """The result of policy iteration."""
 
-    fit: Fit  # of the last policy but one, to which the last is greedy
-    policy: Policy
+    fit: LinearFit  # the values that the policy is greedy for
+    policy: PolicyFunction
     rounds: int
-    settled: bool  # whether the last round left the weights as they were
+    settled: bool  # whether the weights did not change in the last round
 
 
-def greedy(simulator: Simulator, weights: np.ndarray) -> Policy:
-    """The policy that does what is approximately best."""
+def greedy(simulator: Simulator, weights: np.ndarray) -> PolicyFunction:
+    """The greedy policy of an approximate value function."""
     return lambda states: _best(simulator, weights, states)[0]
 
 
 def values(simulator: Simulator, weights: np.ndarray, states: np.ndarray) -> np.ndarray:
-    """[n] the approximate values of states under the greedy policy."""
+    """[n] the approximate values of states for the greedy policy."""
     return _best(simulator, weights, states)[1]
 
 
 def visit(
-    simulator: Simulator, policy: Policy, episodes: int, steps: int, exploration: float = 0.0, seed: int = 0
+    simulator: Simulator, policy: PolicyFunction, episodes: int, steps: int, exploration: float = 0.0, seed: int = 0
 ) -> Visits:
-    """Follows a policy in the nominal model.
+    """Simulates a policy in the nominal model.
 
-    The simulation goes on, with a random action, where the policy stops: what that would bring is what
-    has to be learnt.
+    Where the policy stops, the simulation continues with a random action, since the value of not stopping has to be
+    learned too.
 
     Args:
       simulator: the nominal model.
-      policy: the policy that will be evaluated.
-      episodes: trajectories.
-      steps: the most steps of each.
+      policy: the policy to evaluate.
+      episodes: number of trajectories.
+      steps: maximal length of a trajectory.
       exploration: the probability of a random action.
-      seed: of the random numbers.
+      seed: random seed.
     """
     if not 0 <= exploration <= 1:
         raise DeeprokError(f"exploration is {exploration:g}; it must lie between 0 and 1")
@@ -151,7 +151,7 @@ def visit(
                 odds.reshape(n, K),
             )
         )
-        # One draw for each, by the inverse of the distribution function.
+        # Sample a successor by inverting the cumulative distribution.
         draw = (np.cumsum(found.probability, axis=1) <= rng.random((n, 1))).sum(1)
         place = np.arange(n), np.minimum(draw, K - 1)
         states = found.state[place][~found.ended[place]]
@@ -160,19 +160,21 @@ def visit(
     return Visits(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def evaluate(visits: Visits, set: str = "l1", radius: float = 0.0, discount: float = 0.99, tol: float = 1e-9) -> Fit:
-    """Robust projected value iteration.
+def projected_value_iteration(
+    visits: Visits, set: str = "l1", radius: float = 0.0, discount: float = 0.99, tol: float = 1e-9
+) -> LinearFit:
+    """Robust projected value iteration: the approximate worst-case value of the simulated policy.
 
     Args:
-      visits: where the policy was simulated.
-      set: the family of sets on the listed outcomes, a name of `SETS`.
+      visits: visits of the policy.
+      set: the ambiguity set over the listed successors, a name of `COHERENT_SETS`.
       radius: the level of the set.
       discount: γ, above 0 and at most 1.
-      tol: the change of fitted values to stop at, relative to the largest of them.
+      tol: stop when fitted values change by less than this, relative to the largest.
     """
-    if set not in SETS:
-        raise unknown("set", set, SETS)
-    SETS[set].check_level(radius, field="radius")
+    if set not in COHERENT_SETS:
+        raise unknown("set", set, COHERENT_SETS)
+    COHERENT_SETS[set].check_level(radius, field="radius")
     if not 0 < discount <= 1:
         raise DeeprokError(f"discount is {discount:g}; it must be above 0 and at most 1")
     beta = contraction(visits, set, radius, discount)
@@ -186,17 +188,17 @@ def evaluate(visits: Visits, set: str = "l1", radius: float = 0.0, discount: flo
             f" {int(iterations)} iterations, and its condition does not hold, β being {beta:.3g}; take a smaller"
             " radius, a smaller discount or other features"
         )
-    return Fit(weights, float(change), int(iterations), beta)
+    return LinearFit(weights, float(change), int(iterations), beta)
 
 
 def contraction(visits: Visits, set: str, radius: float, discount: float) -> float:
-    """The least β such that γ p'(s') π(a'|s') ≤ β p(s') b(a'|s') for all p' of the sets, on all visits.
+    """The smallest β such that γ p'(s') π(a'|s') ≤ β p(s') b(a'|s') for all p' in the sets, on all visits.
 
-    The largest p'(s') of a set is its best case of the indicator of s'.
+    The largest p'(s') in a set is the best case of the indicator function of s'.
 
     Args:
-      visits: where the policy was simulated.
-      set: the family of sets.
+      visits: visits of the policy.
+      set: the ambiguity set.
       radius: its level.
       discount: γ.
     """
@@ -217,24 +219,24 @@ def iterate(
     exploration: float = 0.0,
     seed: int = 0,
     rounds: int = 30,
-    first: Policy | None = None,
+    first: PolicyFunction | None = None,
     advance: Callable[[float], None] | None = None,
 ) -> Improved:
     """Robust approximate policy iteration.
 
-    All rounds use the same random numbers, so that what differs between them is the policy.
+    All rounds use the same random numbers, so that only the policy differs between them.
 
     Args:
       simulator: the nominal model.
-      set: the family of sets.
+      set: the ambiguity set.
       radius: its level.
       discount: γ.
-      episodes: trajectories of each round.
-      steps: the most steps of each.
+      episodes: number of trajectories per round.
+      steps: maximal length of a trajectory.
       exploration: the probability of a random action.
-      seed: of the random numbers.
-      rounds: the most policies to evaluate; approximate policy iteration need not settle.
-      first: the policy to begin with; action 0 in all states if not given.
+      seed: random seed.
+      rounds: maximal number of policies to evaluate; approximate policy iteration need not converge.
+      first: the initial policy; action 0 in all states if not given.
       advance: called with the fraction of the work done since its last call.
     """
     if rounds < 1:
@@ -244,7 +246,7 @@ def iterate(
     count = 0
     for _ in range(rounds):
         visits = visit(simulator, policy, episodes, steps, exploration, seed)
-        fit = evaluate(visits, set, radius, discount)
+        fit = projected_value_iteration(visits, set, radius, discount)
         count += 1
         settled = before is not None and bool(np.allclose(fit.weights, before, rtol=1e-6, atol=1e-9))
         policy, before = greedy(simulator, fit.weights), fit.weights
@@ -259,27 +261,27 @@ def iterate(
 
 
 def of_problem(problem: RMDP, features: np.ndarray, begin: np.ndarray | None = None) -> Simulator:
-    """A table as a simulator; states are ids [n].
+    """A tabular model as a simulator; states are ids [n].
 
     Args:
-      problem: a model whose states have all actions.
+      problem: a model in which every state has all actions.
       features: [S, A, D].
-      begin: [S] the distribution of first states; uniform if not given.
+      begin: [S] the distribution of the initial state; uniform if not given.
     """
     if not problem.valid.all():
         s, a = np.argwhere(~problem.valid)[0]
         raise DeeprokError(f"(s, a) = ({s}, {a}) is not an action of the problem; a simulator needs all of them")
     length = np.diff(problem.start)
     K = int(length.max())
-    # Rows are padded with their first outcome, at probability 0.
+    # Rows are padded with their first successor, with probability 0.
     real = np.arange(K) < length[:, None]
     place = problem.start[:-1, None] + np.where(real, np.arange(K), 0)
     probability = np.where(real, problem.probability[place], 0.0)
 
-    def outcomes(states: np.ndarray, actions: np.ndarray) -> Outcomes:
+    def outcomes(states: np.ndarray, actions: np.ndarray) -> Successors:
         row = states * problem.actions + actions
         at = place[row]
-        return Outcomes(problem.successor[at], probability[row], problem.reward[at], np.zeros(at.shape, bool))
+        return Successors(problem.successor[at], probability[row], problem.reward[at], np.zeros(at.shape, bool))
 
     return Simulator(
         problem.actions,
@@ -298,37 +300,37 @@ def american_put(
     low: float = 80.0,
     high: float = 120.0,
 ) -> Simulator:
-    """An American put as a problem of stopping: states are (date, price), and the only action is to wait.
+    """An American put as an optimal stopping problem: states are (date, price), and the only action is to wait.
 
-    Trajectories begin at all prices between two bounds. Features of waiting are bumps over the distance from
-    the strike, counted in standard deviations of the price at the end, and a line below the strike; both
-    are taken once more times the root of the dates left. On the last date there is nothing to wait for.
+    Initial prices are uniform between two bounds. The features of waiting are radial basis functions of the distance
+    from the strike, in standard deviations of the final price, and a linear function below the strike; all of them also
+    times the square root of the remaining dates. On the last date the value of waiting is 0.
 
     Args:
       dates: exercise dates, 0 to dates − 1.
-      strike: what the option sells the share for.
+      strike: the price at which the option allows to sell the share.
       up: factor of a rise.
       down: factor of a fall.
       chance: the nominal probability of a rise.
-      low: least first price.
-      high: greatest first price.
+      low: lowest initial price.
+      high: highest initial price.
     """
     centres = np.linspace(-4, 4, 11)
-    spread = (up - down) / 2
+    volatility = (up - down) / 2
 
     def begin(rng: np.random.Generator, n: int) -> np.ndarray:
         return np.stack([np.zeros(n), rng.uniform(low, high, n)], axis=1)
 
-    def outcomes(states: np.ndarray, actions: np.ndarray) -> Outcomes:
+    def outcomes(states: np.ndarray, actions: np.ndarray) -> Successors:
         date, price = states[:, 0, None], states[:, 1, None]
         after = np.stack(np.broadcast_arrays(date + 1, price * np.array([down, up])), axis=2)
         probability = np.broadcast_to([1 - chance, chance], after.shape[:2])
-        return Outcomes(after, probability, np.zeros(after.shape[:2]), after[..., 0] >= dates)
+        return Successors(after, probability, np.zeros(after.shape[:2]), after[..., 0] >= dates)
 
     def features(states: np.ndarray) -> np.ndarray:
         date, price = states[:, 0, None], states[:, 1, None]
         root = np.sqrt(np.maximum(dates - date, 1))
-        distance = (price / strike - 1) / (spread * root)
+        distance = (price / strike - 1) / (volatility * root)
         bumps = root * np.exp(-((distance - centres) ** 2) / 2)
         step = 1 / (1 + np.exp(np.clip(2 * distance, -50, 50)))
         joined = np.concatenate([bumps, step, step * (price / strike - 1)], axis=1)
@@ -337,7 +339,7 @@ def american_put(
     return Simulator(1, begin, outcomes, features, lambda states: np.maximum(strike - states[:, 1], 0.0))
 
 
-# --- parts ---------------------------------------------------------------------------------------------
+# --- computation ---------------------------------------------------------------------------------------
 
 
 def _best(simulator: Simulator, weights: np.ndarray, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -345,7 +347,7 @@ def _best(simulator: Simulator, weights: np.ndarray, states: np.ndarray) -> tupl
     q = simulator.features(states) @ weights
     if simulator.stop:
         q = np.concatenate([q, simulator.stop(states)[:, None]], axis=1)
-        # Of equals, to stop: the last.
+        # Ties are broken in favour of stopping, the last action.
         action = q.shape[1] - 1 - np.argmax(q[:, ::-1], axis=1)
     else:
         action = np.argmax(q, axis=1)
@@ -368,26 +370,26 @@ def _project(
     """Weights, the last change of fitted values, the largest of these, and the number of iterations.
 
     Args:
-      set: the family of sets.
+      set: the ambiguity set.
       features: [N, D].
-      fit: [D, N] their pseudo-inverse.
+      fit: [D, N] the pseudo-inverse of the features.
       probability: [N, K].
       reward: [N, K].
       following: [N, K, D].
       paid: [N, K].
-      radius: of the sets.
+      radius: its level.
       discount: γ.
-      tol: relative change to stop at.
+      tol: the relative change to stop at.
     """
-    worst_case = jax.vmap(sets.on_support(SETS[set].worst_case), (0, 0, None))
+    worst_case = jax.vmap(sets.on_support(COHERENT_SETS[set].worst_case), (0, 0, None))
     gain = reward + discount * paid
 
     def step(now: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         weights, fitted, _, _, count = now
         target = worst_case(probability, gain + discount * following @ weights, radius).value
-        renewed = fit @ target
-        seen = features @ renewed
-        return renewed, seen, jnp.max(jnp.abs(seen - fitted)), jnp.max(jnp.abs(seen)), count + 1
+        weights = fit @ target
+        values = features @ weights
+        return weights, values, jnp.max(jnp.abs(values - fitted)), jnp.max(jnp.abs(values)), count + 1
 
     def unfinished(now: tuple[jax.Array, ...]) -> jax.Array:
         _, _, change, largest, count = now
@@ -400,7 +402,7 @@ def _project(
 
 @functools.partial(jax.jit, static_argnums=0)
 def _largest(set: str, rows: jax.Array, radius: jax.Array) -> jax.Array:
-    """[R, K] the largest probability that each outcome has in the set around its row."""
-    best_case = sets.optimistic(sets.on_support(SETS[set].worst_case))
+    """[R, K] the largest probability of each successor in the set around its row."""
+    best_case = sets.optimistic(sets.on_support(COHERENT_SETS[set].worst_case))
     each = jax.vmap(jax.vmap(best_case, (None, 0, None)), (0, None, None))
     return each(rows, jnp.eye(rows.shape[1], dtype=rows.dtype), radius).value

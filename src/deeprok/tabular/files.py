@@ -1,4 +1,4 @@
-"""Models as CSV files.
+"""Reading and writing models as CSV files.
 
 The columns are those of craam2: idstatefrom, idaction, idstateto, probability and reward.
 """
@@ -16,12 +16,12 @@ from deeprok.tabular.model import RMDP, assemble
 
 COLUMNS = ("idstatefrom", "idaction", "idstateto", "probability", "reward")
 
-#: Lines made at once when a file is written: a hundred bytes each is all the memory it takes.
+#: Lines formatted at a time when a file is written, which bounds the memory (about a hundred bytes each).
 _LINES = 1 << 18
 
 
 def read_csv(path: str | Path) -> RMDP:
-    """Reads a model from a file with the columns `COLUMNS`, in any order."""
+    """Reads a model from a CSV file with the columns `COLUMNS`, in any order."""
     path = Path(path)
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
@@ -31,8 +31,8 @@ def read_csv(path: str | Path) -> RMDP:
             if missing or surplus or len(header) != len(COLUMNS):
                 too_many = shown((surplus or header)[-1])
                 wrong = f"no column {missing[0]}" if missing else f"the column {too_many} too many"
-                seen = f"the columns {shortened(','.join(header))}" if any(header) else "an empty first line"
-                raise DeeprokError(f"{path}, line 1: there is {wrong} in {seen}; needed are {','.join(COLUMNS)}")
+                found = f"the columns {shortened(','.join(header))}" if any(header) else "an empty first line"
+                raise DeeprokError(f"{path}, line 1: there is {wrong} in {found}; needed are {','.join(COLUMNS)}")
             kinds = np.dtype([(name, np.int64 if name.startswith("id") else np.float64) for name in header])
             body = itertools.dropwhile(lambda line: not line.strip(), file)
             first = next(body, None)
@@ -50,7 +50,7 @@ def read_csv(path: str | Path) -> RMDP:
 
 
 def write_csv(problem: RMDP, path: str | Path) -> None:
-    """Writes the nominal model to a file that `read_csv` reads as the same."""
+    """Writes the nominal model to a CSV file; `read_csv` reads the same model back."""
     state, action = np.divmod(problem.row, problem.actions)
     columns = (state, action, problem.successor, problem.probability, problem.reward)
     parts = [",".join(COLUMNS).encode()]
@@ -61,14 +61,14 @@ def write_csv(problem: RMDP, path: str | Path) -> None:
 
 
 def _line(path: Path, index: int) -> int:
-    """The line of a transition; empty lines don't count."""
+    """The line number of a transition in its file."""
     with open(path, encoding="utf-8-sig", newline="") as file:
         lines = (number for number, line in enumerate(file, 1) if line.strip() and number > 1)
         return next(itertools.islice(lines, index, None))
 
 
 def _unreadable(path: Path, header: list[str]) -> DeeprokError:
-    """Looks for the line that could not be read."""
+    """The error for the first line that can't be read."""
     with open(path, encoding="utf-8-sig", newline="") as file:
         for number, line in enumerate(file, 1):
             cells = line.split(",")

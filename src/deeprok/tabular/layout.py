@@ -1,4 +1,4 @@
-"""Models laid out for the device: rows of one length in chunks that stay in the cache, or whole columns."""
+"""Memory layout of models on the device: padded rows in chunks that fit the cache, or dense columns."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deeprok.core.pytree import record
+from deeprok.core.pytree import pytree_dataclass
 from deeprok.tabular.model import RMDP
 
 
-@record
+@pytree_dataclass
 class Block:
-    """States whose rows are padded to one length W, in chunks that fit the cache: C chunks of B states.
+    """States whose rows are padded to one length W, in C chunks of B states that fit the cache.
 
-    Padding repeats the first outcome with probability 0. A state that lacks an action has a row of one
-    outcome there, which counts for nothing.
+    Padding repeats the first outcome with probability 0. For an action that a state does not have there is a dummy row
+    with one outcome, which `valid` masks.
     """
 
     state: jax.Array  # [C, B] int32
     valid: jax.Array  # [C, B, A] bool
-    length: jax.Array | None  # [C, B, A] int32, outcomes that are no padding, if some are
+    length: jax.Array | None  # [C, B, A] int32, outcomes without padding; None if there is no padding
     successor: jax.Array  # [C, B, A, W] int32
     probability: jax.Array  # [C, B, A, W], or [C, B, A, K, W] of K models
-    reward: jax.Array  # [C, B, A, W], or [C, B, A, 1] where it does not depend on the successor
-    radius: jax.Array  # [C, B, A], or [C, B] if shared over the actions
+    reward: jax.Array  # [C, B, A, W], or [C, B, A, 1] if it does not depend on the successor
+    radius: jax.Array  # [C, B, A], or [C, B] if shared by the actions
 
 
-@record
+@pytree_dataclass
 class Layout:
-    """All states, in blocks of similar size: one long row does not pad all the others."""
+    """All states, in blocks of similar row lengths, so that one long row does not pad all others."""
 
     blocks: tuple[Block, ...]
-    position: jax.Array  # [S] int32, where each state stands when blocks are joined
+    position: jax.Array  # [S] int32, the position of each state in the concatenated blocks
 
 
-@record
+@pytree_dataclass
 class Columns:
-    """A dense model whose rewards don't depend on the successor: what `AmbiguitySet.worst_values` works on."""
+    """A dense model whose rewards don't depend on the successor, as `AmbiguitySet.worst_values` needs it."""
 
     columns: jax.Array  # [S', S, A] probabilities, the successor first
     reward: jax.Array  # [S, A]
@@ -45,10 +45,10 @@ class Columns:
     valid: jax.Array  # [S, A]
 
 
-#: A model on the device.
+#: A model on the device, in either layout.
 Table = Layout | Columns
 
-_CELLS = 1 << 12  # outcomes in a chunk: all that is computed of them stays near the processor
+_CELLS = 1 << 12  # outcomes in a chunk, so that intermediate results stay in the cache
 
 
 def lay_out(problem: RMDP, radius: np.ndarray, models: bool, zeros: bool, everywhere: bool) -> Layout:
@@ -57,13 +57,13 @@ def lay_out(problem: RMDP, radius: np.ndarray, models: bool, zeros: bool, everyw
     Args:
       problem: the model.
       radius: [S, A] or [S].
-      models: whether to lay out the K models instead of the nominal one.
-      zeros: whether to keep transitions of nominal probability 0.
-      everywhere: whether to make chunks small enough for rows as long as there are states.
+      models: whether to use the K models instead of the nominal one.
+      zeros: whether to include transitions of nominal probability 0.
+      everywhere: whether chunks must be small enough for rows of all S states.
     """
     table = problem.models if models and problem.models is not None else problem.probability[None]
-    kept = np.flatnonzero(np.ones(len(problem.reward), bool) if zeros else (table > 0).any(0))
-    row, successor, reward, table = problem.row[kept], problem.successor[kept], problem.reward[kept], table[:, kept]
+    used = np.flatnonzero(np.ones(len(problem.reward), bool) if zeros else (table > 0).any(0))
+    row, successor, reward, table = problem.row[used], problem.successor[used], problem.reward[used], table[:, used]
     S, A = problem.states, problem.actions
     start = np.searchsorted(row, np.arange(S * A))
     length = np.bincount(row, minlength=S * A)
@@ -82,26 +82,25 @@ def lay_out(problem: RMDP, radius: np.ndarray, models: bool, zeros: bool, everyw
         probability[length[rows] == 0, :, 0] = 1.0
         rewards = reward[place]
         constant = (rewards == rewards[..., :1]).all()
-        blocks.append(
-            Block(
-                jnp.asarray(padded, jnp.int32),
-                jnp.asarray(length[rows] > 0),
-                None if real.all() else jnp.asarray(np.maximum(length[rows], 1), jnp.int32),
-                jnp.asarray(successor[place], jnp.int32),
-                jnp.asarray(probability if models else probability[..., 0, :]),
-                jnp.asarray(rewards[..., :1] if constant else rewards),
-                jnp.asarray(radius[padded] if radius.ndim == 1 else radius[padded, :actions]),
-            )
+        parts = (
+            padded.astype(np.int32),
+            length[rows] > 0,
+            None if real.all() else np.maximum(length[rows], 1).astype(np.int32),
+            successor[place].astype(np.int32),
+            probability if models else probability[..., 0, :],
+            rewards[..., :1] if constant else rewards,
+            radius[padded] if radius.ndim == 1 else radius[padded, :actions],
         )
+        blocks.append(Block(*jax.device_put(parts)))  # unlike `jnp.asarray` it compiles nothing
         places.append(padded.reshape(-1))
     joined = np.concatenate(places)
     position = np.zeros(S, np.int32)
     position[joined[::-1]] = np.arange(len(joined))[::-1]
-    return Layout(tuple(blocks), jnp.asarray(position))
+    return Layout(tuple(blocks), jax.device_put(position))
 
 
 def as_columns(problem: RMDP, radius: np.ndarray) -> Columns:
-    """A model whose rewards don't depend on the successor, as columns.
+    """The model as dense columns; its rewards must not depend on the successor.
 
     Args:
       problem: the model.
@@ -119,19 +118,19 @@ def as_columns(problem: RMDP, radius: np.ndarray) -> Columns:
 
 
 def join(parts: list[jax.Array], position: jax.Array, missing: float = 0.0) -> jax.Array:
-    """What blocks found for their states, [C, B, ...] each, in the order of the states [S, ...]."""
+    """Results of the blocks, [C, B, ...] each, in the order of the states [S, ...]."""
     flat = [x.reshape(-1, *x.shape[2:]) for x in parts]
     if flat[0].ndim == 2:
         most = max(x.shape[1] for x in flat)
         flat = [jnp.pad(x, ((0, 0), (0, most - x.shape[1])), constant_values=missing) for x in flat]
-    if len(flat) == 1:  # where they already stand in order
+    if len(flat) == 1:  # already in order
         return flat[0][: len(position)]
     return jnp.concatenate(flat)[position]
 
 
 @jax.jit
 def restrict(table: Table, policy: jax.Array) -> Table:
-    """The problem of a policy [S]: each state has the one action it takes."""
+    """The model under a policy [S]: each state has only the action that the policy takes."""
     if isinstance(table, Columns):
         states = jnp.arange(len(policy))
         columns = table.columns[:, states, policy][:, :, None]
@@ -151,12 +150,13 @@ def restrict(table: Table, policy: jax.Array) -> Table:
 
 
 def _groups(actions: np.ndarray, width: np.ndarray) -> list[np.ndarray]:
-    """States of similar size together, in as few groups as a quarter more padding allows, or a chunk of it.
+    """Groups of states with similar numbers of actions and outcomes.
 
-    Each group is compiled for, which takes longer than to work on some padding.
+    Each group costs a compilation. So groups are merged as long as the additional padding is at most a quarter of all
+    outcomes, or one chunk.
 
     Args:
-      actions: [S] how many actions each state has.
+      actions: [S] the number of actions of each state.
       width: [S] the length of its longest row.
     """
     octave = np.ceil(np.log2(actions)).astype(int) * 64 + np.ceil(np.log2(width)).astype(int)

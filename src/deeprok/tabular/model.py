@@ -1,7 +1,7 @@
 """Robust Markov decision processes as sparse tables.
 
-A model is its list of transitions, sorted by state, action and successor. Nothing of size S×A×S is
-ever made of a sparse one.
+A model is a list of transitions, sorted by state, action and successor. For a sparse model no array of size S×A×S is
+ever created.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from numpy.typing import ArrayLike
 
 from deeprok.core.errors import DeeprokError
 
-#: Where nature may move mass: to successors of positive probability, to all that are listed, or to all states.
+#: Where nature may move mass: to successors of positive probability, to all listed ones, or to all states.
 Support = Literal["nominal", "listed", "all"]
 
-#: Rows may miss 1 by as much as numbers rounded to six digits do; they are then scaled to sum to 1.
+#: Rows whose sum differs from 1 by less than this, as with numbers rounded to six digits, are scaled to sum to 1.
 _SLACK = 1e-5
-#: Rounding of sums, which is left as it is: a file that is written and read again is the same model.
+#: Smaller differences are left as they are, so that a file written and read again is the same model.
 _ROUNDING = 1e-12
 
 #: The prefix of an error message about transition i of the input: its line in a file, or nothing.
@@ -28,28 +28,28 @@ Place = Callable[[int], str]
 
 
 def nowhere(i: int) -> str:
-    """The place of a transition that comes from no file."""
+    """The prefix for transitions that don't come from a file: none."""
     del i
     return ""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RMDP:
-    """A model with S states and A actions around which sets of models are drawn.
+    """A nominal model with S states and A actions, the centre of ambiguity sets.
 
-    Transitions of (s, a) are those from `start[s·A + a]` up to `start[s·A + a + 1]`; there are none if
-    the state does not have the action. A transition of probability 0 says what reward it would have.
+    The transitions of (s, a) are those from `start[s·A + a]` up to `start[s·A + a + 1]`; there are none if the state
+    does not have the action. A transition of probability 0 defines the reward of a successor that nature may choose.
 
     Attributes:
       states: S.
-      actions: A, the most that a state has.
+      actions: A, the largest number of actions of a state.
       start: [S·A + 1].
       successor: [N].
-      probability: [N], those of a state and action sum to 1.
+      probability: [N]; those of a state and action sum to 1.
       reward: [N], by successor.
       models: [K, N], the probabilities in each of K models for the set `finite`; `probability` is their mean.
-      counts: [S, A], how often each action was observed, if the model is made from samples.
-      support: where nature may move mass by default. Samples need not show all successors that exist.
+      counts: [S, A], how often each action was observed, if the model comes from samples.
+      support: where nature may move mass by default. Samples may lack some possible successors.
     """
 
     states: int
@@ -69,12 +69,12 @@ class RMDP:
 
     @property
     def row(self) -> np.ndarray:
-        """[N] the row s·A + a that each transition belongs to."""
+        """[N] the row s·A + a of each transition."""
         return np.repeat(np.arange(self.states * self.actions), np.diff(self.start))
 
     @property
     def constant(self) -> np.ndarray:
-        """[S·A] whether the rewards of a row are the same for all its successors."""
+        """[S·A] whether a row has the same reward for all its successors."""
         filled = np.diff(self.start) > 0
         first = self.start[:-1][filled]
         same = np.ones(len(filled), bool)
@@ -82,7 +82,7 @@ class RMDP:
         return same
 
     def dense(self) -> tuple[np.ndarray, np.ndarray]:
-        """[S, A, S] probabilities and rewards; rewards of transitions that are not listed are 0."""
+        """[S, A, S] probabilities and rewards; rewards of unlisted transitions are 0."""
         index = (*np.divmod(self.row, self.actions), self.successor)
         shape = (self.states, self.actions, self.states)
         probability, reward = np.zeros(shape), np.zeros(shape)
@@ -97,13 +97,13 @@ def from_transitions(
     probability: ArrayLike,
     reward: ArrayLike,
 ) -> RMDP:
-    """A model from its transitions in any order.
+    """A model from a list of transitions in any order.
 
-    Equal transitions are joined: probabilities are added, rewards averaged by probability.
+    Equal transitions are merged: their probabilities are added, their rewards averaged by probability.
 
     Args:
-      state: [N] ids from 0 to S − 1; every state needs an action (a terminal one moves to itself).
-      action: [N] ids from 0 to A − 1; a state need not have all.
+      state: [N] ids from 0 to S − 1; every state needs an action (a terminal state moves to itself).
+      action: [N] ids from 0 to A − 1; a state need not have all actions.
       successor: [N] ids of states.
       probability: [N].
       reward: [N], or one number.
@@ -122,7 +122,7 @@ def from_arrays(probability: ArrayLike, reward: ArrayLike, valid: ArrayLike | No
     """A model from dense arrays.
 
     Args:
-      probability: [S, A, S], the last axis is the successor.
+      probability: [S, A, S]; the last axis is the successor.
       reward: [S], [S, A] or [S, A, S].
       valid: [S, A], which actions each state has; all if not given.
     """
@@ -135,12 +135,12 @@ def from_arrays(probability: ArrayLike, reward: ArrayLike, valid: ArrayLike | No
     rewards = broadcast(r[:, None, None] if r.ndim == 1 else r[:, :, None] if r.ndim == 2 else r, p.shape, "reward")
     mask = _mask(valid, p.shape[:2])
     _refuse_empty(p, mask)
-    # A reward by successor matters where the nominal probability is 0 too, if support is on all states.
+    # Rewards by successor are needed where the nominal probability is 0 too, if nature may move mass to all states.
     listed = np.broadcast_to(mask[:, :, None], p.shape) if by_successor else mask[:, :, None] & (p != 0)
     if not (p.min() >= 0 and p.max() <= 1 + _SLACK and np.isfinite(r).all()):
         s, a, t = np.nonzero(listed)
-        return assemble(s, a, t, p[listed], rewards[listed], nowhere, p.shape[:2])  # which says what is wrong
-    # Rows that stand in order already: of a large model nothing is sorted, and ids of states are made once.
+        return assemble(s, a, t, p[listed], rewards[listed], nowhere, p.shape[:2])  # raises the right error
+    # The rows are in order already: a large model need not be sorted.
     S, A, _ = p.shape
     length = np.count_nonzero(listed, axis=2).reshape(-1)
     t = np.tile(np.arange(S, dtype=np.int32), S * A)
@@ -172,17 +172,17 @@ def from_successors(
 
 
 def from_models(models: Sequence[RMDP]) -> RMDP:
-    """A finite set of models for the set `finite`; the nominal one is their mean.
+    """A finite set of models, for the ambiguity set `finite`; the nominal model is their mean.
 
     Args:
-      models: K models of the same states and actions, whose rewards agree.
+      models: K models with the same states, actions and rewards.
     """
     if not models:
         raise DeeprokError("models is empty; give at least one model")
     first = models[0]
     for k, model in enumerate(models[1:], 1):
         if model.valid.shape != first.valid.shape or (model.valid != first.valid).any():
-            raise DeeprokError(f"models[{k}] has not the states and actions of models[0]; all must have the same")
+            raise DeeprokError(f"models[{k}] has other states and actions than models[0]; all must have the same")
     keys = [model.row * first.states + model.successor for model in models]
     union = np.unique(np.concatenate(keys))
     probability, reward = np.zeros((len(models), len(union))), np.full(len(union), np.nan)
@@ -213,7 +213,7 @@ def assemble(
     place: Place,
     shape: tuple[int, ...] | None = None,
 ) -> RMDP:
-    """Checks transitions, sorts them and joins equal ones.
+    """Checks transitions, sorts them and merges equal ones.
 
     Args:
       s: [N] states.
@@ -222,7 +222,7 @@ def assemble(
       p: [N] probabilities.
       r: [N] rewards.
       place: the prefix of an error message about a transition.
-      shape: (S, A) if known; else all ids that occur.
+      shape: (S, A), if known; else the largest ids decide.
     """
     if not s.size:
         raise DeeprokError("the model has no transitions; give at least one")
@@ -258,7 +258,7 @@ def assemble(
 
 
 def of_rows(S: int, A: int, start: np.ndarray, t: np.ndarray, p: np.ndarray, r: np.ndarray, place: Place) -> RMDP:
-    """A model of rows [S·A] in order, if they sum to 1; those that nearly do are scaled."""
+    """A model from rows [S·A] in order; raises unless they sum to 1, up to rounding."""
     listed = np.flatnonzero(np.diff(start))
     p, r = (np.array(x, float).reshape(-1) for x in (p, r))
     total = np.add.reduceat(p, start[listed])
@@ -277,7 +277,7 @@ def of_rows(S: int, A: int, start: np.ndarray, t: np.ndarray, p: np.ndarray, r: 
 
 
 def _count(ids: np.ndarray, kind: str, successors: np.ndarray | None = None) -> int:
-    """How many states or actions there are; raises if an id is left out."""
+    """The number of states or actions; raises if an id is missing."""
     found = np.unique(ids)
     last = int(max(found[-1], found[-1] if successors is None else successors.max()))
     if len(found) <= last:
@@ -298,7 +298,7 @@ def ids(values: ArrayLike, field: str) -> np.ndarray:
 
 
 def broadcast(array: np.ndarray, shape: tuple[int, ...], field: str) -> np.ndarray:
-    """An array in another shape; raises with the name of the field if it does not fit."""
+    """Broadcasts an array; raises with the name of the field if it does not fit."""
     try:
         return np.broadcast_to(array, shape)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The robust Bellman operator: one step of dynamic programming against nature.
+"""The robust Bellman operator: one backup of all states in the worst case.
 
 G. N. Iyengar, "Robust dynamic programming", Mathematics of Operations Research 30(2), 2005.
 A. Nilim and L. El Ghaoui, "Robust control of Markov decision processes with uncertain transition
@@ -13,32 +13,33 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from deeprok.tabular.layout import Block, Columns, Table, join, restrict
 from deeprok.tabular.s_rectangular import by_tangents, of_policy_by_tangents
 from deeprok.uncertainty.sets import AmbiguitySet, Tangent, WorstCase
 from deeprok.uncertainty.sets.shared_budget import Shared
 
-#: Outcomes to look at: nominal successors, all that are listed, nominal ones and the worst state, all states.
-Reach = Literal["nominal", "listed", "worst", "every"]
+#: Successors that may get mass: the nominal ones, all listed ones, nominal ones and the worst state, or all states.
+Candidates = Literal["nominal", "listed", "worst", "every"]
 
 
 class Rules(NamedTuple):
-    """What the operator is compiled for."""
+    """The static part of the operator: what it is compiled for."""
 
-    set: AmbiguitySet | None  # None if nature is absent
-    sign: int  # 1: nature is the enemy, −1: a friend, 0: absent
+    set: AmbiguitySet | None  # None for the nominal model
+    sign: int  # 1: the worst case, −1: the best case, 0: the nominal model
     shared: bool  # whether the actions of a state share a budget
-    reach: Reach
+    candidates: Candidates
 
     @property
     def by_tangents(self) -> bool:
-        """Whether a shared budget is solved by tangents, as the set has no method of its own."""
+        """Whether a shared budget is solved by cutting planes, as the set has no method of its own."""
         return self.set is not None and self.set.shared is None
 
 
 class Backup(NamedTuple):
-    """LV and what goes with it."""
+    """The result LV of a backup, with its policy and Q-values."""
 
     values: jax.Array  # [S]
     policy: jax.Array  # [S] or [S, A]
@@ -46,16 +47,16 @@ class Backup(NamedTuple):
 
 
 class Outcomes(NamedTuple):
-    """What may follow a state and action."""
+    """Possible successors of a state and action."""
 
     p: jax.Array  # [M], or [K, M] of K models
-    values: jax.Array  # [M] such that nature wants the least
+    values: jax.Array  # [M] r + γV, with the sign that makes nature minimise
     state: jax.Array  # [M] int32
     reward: jax.Array  # [M]
 
 
-class Answer(NamedTuple):
-    """Nature's answer in one state."""
+class StateBackup(NamedTuple):
+    """The worst case in one state."""
 
     q: jax.Array  # [A]
     distribution: jax.Array  # [A, M]
@@ -68,14 +69,14 @@ class Answer(NamedTuple):
 class Operator:
     """The robust Bellman operator L of a problem.
 
-    Values come in as γV, and as an array in memory rather than one about to be computed. Sets compare values with one
-    another, and the compiler may compute a value anew for each comparison. It may then round a product and a
-    sum once in one place and twice in another, and a value can be less than itself. A sum alone is always the same.
+    Pass γV as a materialised array, not as a product inside the same jitted function. Sets compare values with each
+    other, and XLA may recompute r + γV for one comparison with a fused multiply-add and for another without. Then a
+    value could be less than itself.
 
     Attributes:
-      table: the problem on the device.
-      extra: [S] weights or [S, S] costs of successors, if the set takes some.
-      rules: what it is compiled for.
+      table: the model on the device.
+      extra: [S] weights or [S, S] costs of successors, if the set takes any.
+      rules: the static part.
     """
 
     table: Table
@@ -84,7 +85,7 @@ class Operator:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """How many states there are, and the most actions that one has."""
+        """The number of states, and the largest number of actions of a state."""
         if isinstance(self.table, Columns):
             states, actions = self.table.valid.shape
             return states, actions
@@ -96,18 +97,18 @@ class Operator:
 
         Args:
           ahead: [S] γV.
-          policy: [S], or [S, A] as it must be if a budget is shared; if it is given.
+          policy: [S], or [S, A] (required if a budget is shared); None for the best policy.
         """
         table, rules = self.table, self.rules
         if isinstance(table, Columns):
             q = self._columns(table, ahead)
         else:
 
-            def answers(chunk: Block) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
-                answer = self.answer(chunk, ahead, policy)
-                return answer.q, answer.shared
+            def of_chunk(chunk: Block) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
+                found = self.backup_chunk(chunk, ahead, policy)
+                return found.q, found.shared
 
-            found = [jax.lax.map(answers, block) for block in table.blocks]
+            found = [jax.lax.map(of_chunk, block) for block in table.blocks]
             q = join([q for q, _ in found], table.position, -jnp.inf)
             if rules.shared:
                 values, mixed = (join([shared[i] for _, shared in found if shared], table.position) for i in (0, 1))
@@ -119,29 +120,29 @@ class Operator:
         return Backup(jnp.sum(jnp.where(policy > 0, policy * q, 0.0), axis=1), policy, q)
 
     def of_policy(self, policy: jax.Array) -> Operator:
-        """The operator of a policy [S]: each state has the one action it takes."""
+        """The operator of a policy [S]: each state has only the action that the policy takes."""
         return dataclasses.replace(self, table=restrict(self.table, policy))
 
     def blank(self, policy: jax.Array | None) -> Backup:
-        """The shapes of a backup, before there is one."""
+        """A backup of zeros, with the right shapes."""
         states, actions = self.shape
-        q = jnp.zeros((states, actions))
+        values, q = np.zeros(states), np.zeros((states, actions))
         if policy is None:
-            policy = jnp.zeros_like(q) if self.rules.shared else jnp.zeros(states, int)
-        return Backup(jnp.zeros(states), policy, q)
+            policy = jax.device_put(q if self.rules.shared else np.zeros(states, int))
+        return Backup(jax.device_put(values), policy, jax.device_put(q))
 
-    def answer(self, chunk: Block, ahead: jax.Array, policy: jax.Array | None) -> Answer:
-        """Nature's answers in the states of a chunk, [B, ...].
+    def backup_chunk(self, chunk: Block, ahead: jax.Array, policy: jax.Array | None) -> StateBackup:
+        """The worst case in the states of a chunk, [B, ...].
 
         Args:
-          chunk: one of a block.
+          chunk: a chunk of a block.
           ahead: [S] γV.
-          policy: [S, A] if it is given and a budget is shared; else it does not matter.
+          policy: [S, A], if one is given and a budget is shared; otherwise ignored.
         """
         rules = self.rules
         worst = jnp.argmin((rules.sign or 1) * ahead)
         given = policy[chunk.state, : chunk.valid.shape[1]] if rules.shared and policy is not None else None
-        state = functools.partial(_answer, self, ahead, worst)
+        state = functools.partial(_backup_state, self, ahead, worst)
         return jax.vmap(state, (0, None if given is None else 0))(chunk, given)
 
     def _columns(self, table: Columns, ahead: jax.Array) -> jax.Array:
@@ -154,26 +155,28 @@ class Operator:
         return jnp.where(table.valid, table.reward + rules.sign * worst, -jnp.inf)
 
 
-def _answer(operator: Operator, ahead: jax.Array, worst: jax.Array, block: Block, given: jax.Array | None) -> Answer:
-    """Nature's answer in one state.
+def _backup_state(
+    operator: Operator, ahead: jax.Array, worst: jax.Array, block: Block, given: jax.Array | None
+) -> StateBackup:
+    """The worst case in one state.
 
     Args:
       operator: L.
       ahead: [S] γV.
-      worst: the state that nature likes best.
-      block: one state of it.
-      given: [A] the policy that shares a budget, if it is given.
+      worst: the worst state.
+      block: a block with one state.
+      given: [A] the policy, if one is given and a budget is shared.
     """
     rules = operator.rules
     row = functools.partial(_outcomes, rules, ahead, worst)
     outcomes = jax.vmap(row)(block.length, block.successor, block.probability, block.reward)
     if rules.set is None or not rules.shared:
         q, distribution = jax.vmap(functools.partial(_worst_case, rules.set, operator.extra))(outcomes, block.radius)
-        return Answer(jnp.where(block.valid, (rules.sign or 1) * q, -jnp.inf), distribution, outcomes, None)
+        return StateBackup(jnp.where(block.valid, (rules.sign or 1) * q, -jnp.inf), distribution, outcomes, None)
     found = _share(rules.set, operator.extra, outcomes, block.valid, given, block.radius)
     expected = jnp.sum(found.distribution * outcomes.values, axis=1)
     q = jnp.where(block.valid, rules.sign * expected, -jnp.inf)
-    return Answer(q, found.distribution, outcomes, (rules.sign * found.value, found.policy))
+    return StateBackup(q, found.distribution, outcomes, (rules.sign * found.value, found.policy))
 
 
 def _outcomes(
@@ -185,20 +188,20 @@ def _outcomes(
     probability: jax.Array,
     reward: jax.Array,
 ) -> Outcomes:
-    """The outcomes of one row. Padding is worth more than all others, so that no set moves mass there.
+    """The outcomes of one row. Padding gets a value above all others, so that no set moves mass there.
 
     Args:
-      rules: of the operator.
+      rules: the operator's static part.
       ahead: [S] γV.
-      worst: the state that nature likes best.
-      length: and what follows: one row of a `Block`.
+      worst: the worst state.
+      length: see `Block`; this and the following are for one row.
       successor: see `Block`.
       probability: see `Block`.
       reward: see `Block`.
     """
     reward = jnp.broadcast_to(reward, successor.shape)
     sign = rules.sign or 1
-    if rules.reach == "every":
+    if rules.candidates == "every":
         everywhere = jnp.arange(len(ahead), dtype=jnp.int32)
         p = jnp.zeros_like(ahead).at[successor].add(probability)
         rewards = jnp.full_like(ahead, reward[0]).at[successor].set(reward)
@@ -208,7 +211,7 @@ def _outcomes(
         real = jnp.arange(len(v)) < length
         high, low = jnp.max(jnp.where(real, v, -jnp.inf)), jnp.min(jnp.where(real, v, jnp.inf))
         v = jnp.where(real, v, high + jnp.where(high > low, high - low, 1.0))
-    if rules.reach == "worst":  # its reward is that of the row, whatever the successor
+    if rules.candidates == "worst":  # the row's reward does not depend on the successor
         probability = jnp.append(probability, 0.0)
         v = jnp.append(v, sign * (reward[0] + ahead[worst]))
         successor = jnp.append(successor, worst.astype(successor.dtype))
@@ -217,7 +220,7 @@ def _outcomes(
 
 
 def _options(family: AmbiguitySet, extra: jax.Array | None, outcomes: Outcomes) -> tuple[jax.Array, ...]:
-    """What a set is told of the outcomes of one row: their weights, or the costs between them."""
+    """A set's further arguments for one row: weights of its outcomes, or costs between them."""
     state = outcomes.state
     if family.takes_cost:
         apart = jnp.abs(state[:, None] - state[None, :]).astype(outcomes.values.dtype)
@@ -228,7 +231,7 @@ def _options(family: AmbiguitySet, extra: jax.Array | None, outcomes: Outcomes) 
 def _worst_case(
     family: AmbiguitySet | None, extra: jax.Array | None, outcomes: Outcomes, level: jax.Array
 ) -> WorstCase:
-    """What nature makes of one row."""
+    """The worst case of one row."""
     if family is None:
         return WorstCase(outcomes.p @ outcomes.values, outcomes.p)
     return family.worst_case(outcomes.p, outcomes.values, level, *_options(family, extra, outcomes))
@@ -242,15 +245,15 @@ def _share(
     given: jax.Array | None,
     budget: jax.Array,
 ) -> Shared:
-    """What nature makes of a state whose actions share a budget, for the best policy or a given one.
+    """The worst case in a state whose actions share a budget, for the best policy or a given one.
 
     Args:
       family: the set.
       extra: weights or costs.
       outcomes: [A, ...].
-      valid: [A] which actions there are.
-      given: [A] the policy, if it is given.
-      budget: the level that is shared.
+      valid: [A] which actions the state has.
+      given: [A] the policy, if one is given.
+      budget: the shared level.
     """
     third = valid if given is None else given
     if family.shared is not None:
@@ -262,7 +265,7 @@ def _share(
             raise TypeError("the set has neither tangents nor a method for shared budgets")
         return family.tangent(of.p, of.values, level, *_options(family, extra, of))
 
-    least = jnp.min(outcomes.values)  # nearly equal values keep their digits if they are measured from there
+    least = jnp.min(outcomes.values)  # relative to which nearly equal values lose no digits
     moved = outcomes._replace(values=outcomes.values - least)
     tangents = functools.partial(jax.vmap(tangent), moved)
     found = (by_tangents if given is None else of_policy_by_tangents)(tangents, third, budget)

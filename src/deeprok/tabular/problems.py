@@ -1,33 +1,35 @@
-"""Problems to play with, by name: models of the literature with their usual numbers as defaults.
+"""Robust MDPs from the literature, by name.
 
-State 0 is where a problem begins. On the command line a problem and its parameters are written
-
-    garnet:states=50,seed=3
+On the command line a problem and its parameters are written `garnet:states=50,seed=3`.
 """
 
 from __future__ import annotations
 
 import inspect
-import itertools
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
-
-import numpy as np
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, get_args, get_type_hints
 
 from deeprok.core.errors import DeeprokError, unknown
-from deeprok.tabular.model import RMDP, from_arrays, from_models, from_transitions
-
-
-class Labels(NamedTuple):
-    """What to call states and actions, when written out."""
-
-    states: Sequence[object]
-    actions: Sequence[object]
+from deeprok.tabular.literature import (
+    Names,
+    aircraft_routing,
+    american_put,
+    coin_toss,
+    flight_names,
+    forest,
+    garnet,
+    inventory,
+    machine_names,
+    machine_replacement,
+    numbered,
+    put_names,
+    river_swim,
+)
+from deeprok.tabular.model import RMDP
 
 
 class Parameter(NamedTuple):
-    """A number that a problem is made with."""
+    """A parameter of a problem."""
 
     kind: type[int] | type[float]
     default: float
@@ -38,14 +40,14 @@ class Problem(NamedTuple):
     """A family of models."""
 
     build: Callable[..., RMDP]  # its arguments are the parameters
-    label: Callable[..., Labels]  # takes the same
-    discount: float  # if none is given
+    names: Callable[..., Names]  # takes the same arguments
+    discount: float  # the default
     summary: str
     source: str
 
     @property
     def parameters(self) -> dict[str, Parameter]:
-        """What the problem can be made with, by name."""
+        """The parameters of the problem, by name."""
         hints = get_type_hints(self.build, include_extras=True)
         found = {}
         for name, argument in inspect.signature(self.build).parameters.items():
@@ -55,16 +57,16 @@ class Problem(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """A problem with its parameters chosen."""
+    """A problem with given parameters."""
 
     name: str
     model: RMDP
-    labels: Labels
+    names: Names
     discount: float
 
 
 def parse(text: str) -> Instance:
-    """The problem that a text names, NAME or NAME:parameter=value,… as on the command line."""
+    """The problem described by a text, NAME or NAME:parameter=value,… as on the command line."""
     name, colon, rest = text.partition(":")
     if name not in PROBLEMS:
         raise unknown("problem", name, PROBLEMS)
@@ -73,7 +75,7 @@ def parse(text: str) -> Instance:
     for part in rest.split(",") if colon else ():
         field, equals, value = (word.strip() for word in part.partition("="))
         if not equals:
-            raise DeeprokError(f"'{part}' in '{text}' is no parameter; they are written {name}:name=value,…")
+            raise DeeprokError(f"'{part}' in '{text}' is not a parameter; write {name}:name=value,…")
         if field not in known:
             raise unknown(f"parameter of {name}", field, known)
         if field in chosen:
@@ -88,356 +90,71 @@ def parse(text: str) -> Instance:
 
 
 def make(name: str, chosen: Mapping[str, float] | None = None) -> Instance:
-    """A problem by its name and those of its parameters that differ from their defaults."""
+    """A problem by its name, with some of its parameters changed from their defaults."""
     problem = PROBLEMS[name]
     full = {field: parameter.default for field, parameter in problem.parameters.items()} | dict(chosen or {})
     try:
         model = problem.build(**full)
     except DeeprokError as error:
         raise DeeprokError(f"{name}: {error}") from error
-    return Instance(name, model, problem.label(**full), problem.discount)
-
-
-# --- the problems --------------------------------------------------------------------------------------
-
-
-def river_swim(
-    states: Annotated[int, "places along the river"] = 6,
-    forward: Annotated[float, "probability that a stroke to the right gets ahead"] = 0.3,
-    back: Annotated[float, "probability that the current wins"] = 0.1,
-    left: Annotated[float, "reward of resting at the left end"] = 5.0,
-    right: Annotated[float, "reward of staying at the right end"] = 10_000.0,
-) -> RMDP:
-    """A swimmer against the current: to rest is safe and pays little, the far end pays much."""
-    _at_least("states", states, 2)
-    _chance("forward", forward)
-    _chance("back", back)
-    _chance("forward + back", forward + back)
-    p = np.zeros((states, 2, states))
-    for s in range(states):
-        p[s, 0, max(s - 1, 0)] = 1.0
-        p[s, 1, max(s - 1, 0)] += back
-        p[s, 1, min(s + 1, states - 1)] += forward
-        p[s, 1, s] += 1 - forward - back
-    # At the right end whoever does not hold it drifts back.
-    p[-1, 1] = 0.0
-    p[-1, 1, -2:] = 1 - forward, forward
-    state, action, successor = np.nonzero(p)
-    reward = left * ((state == 0) & (action == 0)) + right * (
-        (action == 1) & (state == successor) & (state == states - 1)
-    )
-    return from_transitions(state, action, successor, p[state, action, successor], reward)
-
-
-def machine_replacement(
-    conditions: Annotated[int, "conditions of the machine, from new to broken"] = 8,
-    wear: Annotated[float, "probability that a machine left alone gets worse"] = 0.8,
-    fails: Annotated[float, "probability that it gets worse before a repair begins"] = 0.3,
-    hard: Annotated[float, "probability that the repair is a long one"] = 0.1,
-    broken: Annotated[float, "cost of a period with a broken machine"] = 20.0,
-    short: Annotated[float, "cost of a period of short repair"] = 2.0,
-    long: Annotated[float, "cost of a period of long repair"] = 10.0,
-) -> RMDP:
-    """A machine wears out; when to repair it?"""
-    _at_least("conditions", conditions, 2)
-    for field, value in (("wear", wear), ("fails", fails), ("hard", hard), ("fails + hard", fails + hard)):
-        _chance(field, value)
-    last, quick, slow = conditions - 1, conditions, conditions + 1
-    p = np.zeros((conditions + 2, 2, conditions + 2))
-    for s in range(conditions):
-        worse = min(s + 1, last)
-        p[s, 0, s] += 1 - wear
-        p[s, 0, worse] += wear
-        p[s, 1, [worse, quick, slow]] = fails, 1 - fails - hard, hard
-    p[quick, 0, [0, quick]] = 0.8, 0.2
-    p[quick, 1, quick] = 1.0
-    p[slow, 0, slow] = 1.0
-    p[slow, 1, [quick, slow]] = 0.6, 0.4
-    cost = np.zeros(conditions + 2)
-    cost[[last, quick, slow]] = broken, short, long
-    return from_arrays(p, -cost)
-
-
-def inventory(
-    capacity: Annotated[int, "units that can be stored"] = 3,
-    customers: Annotated[int, "customers in a period, each of whom may want a unit"] = 2,
-    chance: Annotated[float, "probability that a customer wants one"] = 0.5,
-    fixed: Annotated[float, "cost of an order, whatever its size"] = 4.0,
-    unit: Annotated[float, "cost of each unit ordered"] = 2.0,
-    holding: Annotated[float, "cost of storing a unit for a period"] = 1.0,
-    price: Annotated[float, "what a unit is sold for"] = 8.0,
-) -> RMDP:
-    """A shop orders stock before it knows the demand; what it has not got it can't sell."""
-    _at_least("capacity", capacity, 1)
-    _at_least("customers", customers, 1)
-    _chance("chance", chance)
-    demand = _binomial(customers, chance)
-    rows = []
-    for stock, order in itertools.product(range(capacity + 1), repeat=2):
-        filled = stock + order
-        if filled > capacity:
-            continue
-        cost = (fixed if order else 0.0) + unit * order + holding * filled
-        for rest in range(filled + 1):
-            sold = filled - rest
-            probability = demand[sold:].sum() if rest == 0 else demand[sold] if sold <= customers else 0.0
-            rows.append((stock, order, rest, probability, price * sold - cost))
-    s, a, t, p, r = map(np.array, zip(*rows, strict=True))
-    return from_transitions(s, a, t, p, r)
-
-
-def forest(
-    ages: Annotated[int, "ages of the forest, from cut to old"] = 3,
-    fire: Annotated[float, "probability of a fire in a year"] = 0.1,
-    old: Annotated[float, "reward of keeping an old forest"] = 4.0,
-    cut: Annotated[float, "reward of cutting an old forest; a younger one pays 1"] = 2.0,
-) -> RMDP:
-    """A forest grows unless it burns; to cut it pays and takes it back to the start."""
-    _at_least("ages", ages, 2)
-    _chance("fire", fire)
-    p, r = np.zeros((ages, 2, ages)), np.zeros((ages, 2))
-    for s in range(ages):
-        p[s, 0, min(s + 1, ages - 1)] = 1 - fire
-        p[s, 0, 0] += fire
-        p[s, 1, 0] = 1.0
-    r[1:, 1] = 1.0
-    r[-1] = old, cut
-    return from_arrays(p, r)
-
-
-def coin_toss(
-    coins: Annotated[int, "coins tossed each time"] = 10,
-    low: Annotated[float, "least probability of heads"] = 0.5,
-    high: Annotated[float, "greatest probability of heads"] = 0.6,
-    models: Annotated[int, "probabilities between them, at equal distances"] = 2,
-) -> RMDP:
-    """Bets on whether the next toss shows more heads than the last; a tie loses. For the set `finite`."""
-    _at_least("coins", coins, 1)
-    _at_least("models", models, 1)
-    _chance("low", low)
-    _chance("high", high)
-    before, bet, after = np.meshgrid(np.arange(coins + 1), (-1, 0, 1), np.arange(coins + 1), indexing="ij")
-    reward = bet * np.sign(after - before) - np.abs(bet) * (after == before)
-    rows = [np.broadcast_to(_binomial(coins, x), reward.shape) for x in np.linspace(low, high, models)]
-    return from_models([from_arrays(p, reward) for p in rows])
-
-
-def american_put(
-    dates: Annotated[int, "exercise dates, the first of them now"] = 20,
-    spot: Annotated[float, "price of the share now"] = 100.0,
-    strike: Annotated[float, "price that the option sells it for"] = 100.0,
-    up: Annotated[float, "factor of a rise"] = 1.02,
-    down: Annotated[float, "factor of a fall"] = 0.98,
-    chance: Annotated[float, "probability of a rise"] = 0.5,
-) -> RMDP:
-    """The right to sell a share: to wait (action 0) or to exercise (1). Each date and price is a state."""
-    _at_least("dates", dates, 1)
-    _chance("chance", chance)
-    _positive("spot", spot)
-    _positive("strike", strike)
-    _positive("down", down)
-    if not up > down:
-        raise DeeprokError(f"up is {up:g} and down {down:g}; up must be the larger")
-    end = dates * (dates + 1) // 2
-    date, rises = _lattice(dates)
-    price = spot * up**rises * down ** (date - rises)
-    last = date == dates - 1
-    # From (date, rises) to (date + 1, rises) or (date + 1, rises + 1).
-    falls = np.where(last, end, np.arange(end) + date + 1)
-    s = np.concatenate([np.arange(end), np.arange(end)[~last], np.arange(end), [end]])
-    a = np.concatenate([np.zeros(end), np.zeros((~last).sum()), np.ones(end), [0]]).astype(int)
-    t = np.concatenate([falls, falls[~last] + 1, np.full(end, end), [end]])
-    p = np.concatenate([np.where(last, 1.0, 1 - chance), np.full((~last).sum(), chance), np.ones(end), [1.0]])
-    r = np.where(a == 1, np.maximum(strike - np.append(price, strike)[s], 0.0), 0.0)
-    return from_transitions(s, a, t, p, r)
-
-
-def garnet(
-    states: Annotated[int, "number of states"] = 100,
-    actions: Annotated[int, "actions of each"] = 4,
-    branching: Annotated[int, "successors of each state and action"] = 5,
-    seed: Annotated[int, "seed of the random numbers"] = 0,
-) -> RMDP:
-    """A random model: random successors, random probabilities, normal rewards."""
-    for field, value in (("states", states), ("actions", actions), ("branching", branching)):
-        _at_least(field, value, 1)
-    _at_least("seed", seed, 0)
-    if branching > states:
-        raise DeeprokError(f"branching is {branching}; there are only {states} states")
-    rng = np.random.default_rng(seed)
-    rows = states * actions
-    successor = np.stack([rng.choice(states, branching, replace=False) for _ in range(rows)])
-    cuts = np.sort(rng.random((rows, branching - 1)), axis=1)
-    probability = np.diff(cuts, prepend=0.0, append=1.0, axis=1)
-    reward = rng.normal(size=rows)
-    pair = np.repeat(np.arange(rows), branching)
-    return from_transitions(*np.divmod(pair, actions), successor.reshape(-1), probability.reshape(-1), reward[pair])
-
-
-def aircraft_routing(
-    columns: Annotated[int, "legs from start to destination"] = 12,
-    aside: Annotated[int, "lanes on each side of the straight route"] = 4,
-    storms: Annotated[int, "storms on the way, each a wall across all lanes but the outermost"] = 2,
-    stay: Annotated[float, "probability that a storm stays for another leg"] = 0.8,
-    begin: Annotated[float, "probability that one comes up again"] = 0.05,
-    delay: Annotated[float, "cost of a leg into a storm, besides its length"] = 2.0,
-) -> RMDP:
-    """An aircraft flies from west to east and may leave its lane, at the cost of longer legs, to avoid storms.
-
-    All storms rage at first. Whether they still do is seen before each leg, not how long they will.
-    """
-    _at_least("columns", columns, 2)
-    _at_least("aside", aside, 1)
-    _at_least("storms", storms, 1)
-    if storms > 6 or storms >= columns:
-        raise DeeprokError(f"storms is {storms}; there can be up to 6, and fewer than columns")
-    _chance("stay", stay)
-    _chance("begin", begin)
-    cells = _cells(columns, aside)
-    place = {cell: i for i, cell in enumerate(cells)}
-    weathers = list(itertools.product((True, False), repeat=storms))
-    at = [round((k + 1) * columns / (storms + 1)) for k in range(storms)]
-    end = len(cells) * len(weathers)
-    rows = []
-    for (column, lane), (w, raging) in itertools.product(cells, enumerate(weathers)):
-        state = place[column, lane] * len(weathers) + w
-        if column == columns:
-            rows.append((state, 1, end, 1.0, 0.0))
-            continue
-        for turn in (-1, 0, 1):
-            target = (column + 1, lane + turn)
-            if target not in place:
-                continue
-            for v, later in enumerate(weathers):
-                chances = [
-                    (stay if x else begin) if y else 1 - (stay if x else begin)
-                    for x, y in zip(raging, later, strict=True)
-                ]
-                caught = abs(lane + turn) < aside and any(y and column + 1 == c for y, c in zip(later, at, strict=True))
-                cost = math.hypot(1, turn) + delay * caught
-                rows.append((state, turn + 1, place[target] * len(weathers) + v, math.prod(chances), -cost))
-    rows.append((end, 1, end, 1.0, 0.0))
-    s, a, t, p, r = map(np.array, zip(*rows, strict=True))
-    return from_transitions(s, a, t, p, r)
-
-
-# --- labels --------------------------------------------------------------------------------------------
-
-
-def _numbered(states: int, actions: Sequence[str], what: str = "") -> Labels:
-    return Labels([f"{what}{i}" for i in range(states)], actions)
-
-
-def _label_machine(conditions: int, **_: Any) -> Labels:
-    return Labels([*map(str, range(1, conditions + 1)), "short repair", "long repair"], ("nothing", "repair"))
-
-
-def _label_put(dates: int, spot: float, up: float, down: float, **_: Any) -> Labels:
-    date, rises = _lattice(dates)
-    price = spot * up**rises * down ** (date - rises)
-    named = [f"date {t}, price {x:.2f}" for t, x in zip(date, price, strict=True)]
-    return Labels([*named, "over"], ("wait", "exercise"))
-
-
-def _label_flight(columns: int, aside: int, storms: int, **_: Any) -> Labels:
-    weathers = ["".join("-S"[x] for x in raging) for raging in itertools.product((1, 0), repeat=storms)]
-    named = [f"leg {c}, lane {lane:+d}, {w}" for (c, lane), w in itertools.product(_cells(columns, aside), weathers)]
-    return Labels([*named, "landed"], ("left", "straight", "right"))
+    return Instance(name, model, problem.names(**full), problem.discount)
 
 
 PROBLEMS: dict[str, Problem] = {
     "river_swim": Problem(
         river_swim,
-        lambda states, **_: _numbered(states, ("left", "right")),
+        lambda states, **_: numbered(states, ("left", "right")),
         0.95,
         "a swimmer against the current",
         "Strehl and Littman (2008)",
     ),
     "machine_replacement": Problem(
         machine_replacement,
-        _label_machine,
+        machine_names,
         0.8,
         "when to repair a machine that wears out",
         "Delage and Mannor (2010)",
     ),
     "inventory": Problem(
         inventory,
-        lambda capacity, **_: _numbered(capacity + 1, [f"order {i}" for i in range(capacity + 1)], "stock "),
+        lambda capacity, **_: numbered(capacity + 1, [f"order {i}" for i in range(capacity + 1)], "stock "),
         0.95,
         "how much to order before demand is known",
         "Puterman (1994), section 3.2",
     ),
     "forest": Problem(
         forest,
-        lambda ages, **_: _numbered(ages, ("wait", "cut"), "age "),
+        lambda ages, **_: numbered(ages, ("wait", "cut"), "age "),
         0.9,
         "when to cut a forest that may burn",
         "Chadès et al. (2014)",
     ),
     "coin_toss": Problem(
         coin_toss,
-        lambda coins, **_: _numbered(coins + 1, ("fewer", "no bet", "more"), "heads "),
+        lambda coins, **_: numbered(coins + 1, ("fewer", "no bet", "more"), "heads "),
         0.95,
         "bets on the next toss of coins that may be unfair; for --set finite",
         "Neufeld and Sester (2022)",
     ),
     "american_put": Problem(
         american_put,
-        _label_put,
+        put_names,
         0.998,
         "when to exercise an option whose share may rise more often",
         "Tamar, Mannor and Xu (2014)",
     ),
     "garnet": Problem(
         garnet,
-        lambda states, actions, **_: _numbered(states, [*map(str, range(actions))]),
+        lambda states, actions, **_: numbered(states, [*map(str, range(actions))]),
         0.95,
         "a random model",
         "Archibald, McKinnon and Thomas (1995)",
     ),
     "aircraft_routing": Problem(
         aircraft_routing,
-        _label_flight,
+        flight_names,
         0.99,
         "a flight around storms of unknown persistence",
         "in the spirit of Nilim and El Ghaoui (2005)",
     ),
 }
-
-
-# --- parts ---------------------------------------------------------------------------------------------
-
-
-def _binomial(n: int, chance: float) -> np.ndarray:
-    return np.array([math.comb(n, k) * chance**k * (1 - chance) ** (n - k) for k in range(n + 1)])
-
-
-def _lattice(dates: int) -> tuple[np.ndarray, np.ndarray]:
-    """Date and number of rises of each state before the end."""
-    pairs = np.array([(t, k) for t in range(dates) for k in range(t + 1)])
-    return pairs[:, 0], pairs[:, 1]
-
-
-def _cells(columns: int, aside: int) -> list[tuple[int, int]]:
-    """(column, lane) that can be reached and from where the destination can be."""
-    return [
-        (column, lane)
-        for column in range(columns + 1)
-        for lane in range(-aside, aside + 1)
-        if abs(lane) <= min(column, columns - column)
-    ]
-
-
-def _at_least(field: str, value: int, least: int) -> None:
-    if not value >= least:
-        raise DeeprokError(f"{field} is {value}; it must be at least {least}")
-
-
-def _chance(field: str, value: float) -> None:
-    if not 0 <= value <= 1 + 1e-12:
-        raise DeeprokError(f"{field} is {value:g}; it must lie between 0 and 1")
-
-
-def _positive(field: str, value: float) -> None:
-    if not 0 < value < math.inf:
-        raise DeeprokError(f"{field} is {value:g}; it must be above 0")

@@ -1,22 +1,22 @@
-"""Robust Q-learning with tables: from one transition at a time to the values of dynamic programming.
+"""Tabular robust Q-learning: the robust values of dynamic programming, learned from one transition at a time.
 
-Two learners, both with the step size α = 1 / (1 + (1 − γ) n) at the n-th visit of a state and action,
-whose sum diverges while that of its squares does not (Wainwright's rescaled linear step).
+A reference implementation of two learners. Both use the step size α = 1 / (1 + (1 − γ) n) at the n-th visit of a state
+and action, whose sum diverges while the sum of its squares does not (Wainwright's rescaled linear step).
 
-- **A finite set of models.** Each step is answered by every model k, as for the deep agents. The minimum
-  over models must be taken of expectations, and a sample is none: each model has a table of its own,
+- **A finite set of models.** Each step is simulated in every model k, as for the deep agents. The minimum over models
+  must be taken over expectations, not over samples, so each model has its own table,
 
       Q_k(s, a) ← Q_k(s, a) + α ( r_k + γ max_b min_j Q_j(s'_k, b) − Q_k(s, a) ).
 
-  In the mean this is a contraction by γ, so ordinary theory of asynchronous stochastic approximation
-  applies, and min_k Q_k tends to the robust Q. With deterministic models min_k of samples is the same
-  thing: that is the label of RTD-DQN.
-- **A ball around the nominal model**, of which the learner sees samples. It keeps the frequencies p̂ and
-  rewards r̂ of what followed each state and action:
+  In expectation this is a γ-contraction, so the theory of asynchronous stochastic approximation applies, and
+  min_k Q_k converges to the robust Q. For deterministic models the minimum over samples is the same: it is the target
+  of RTD-DQN.
+- **A ball around the nominal model**, from which the learner observes samples. It stores the frequencies p̂ and mean
+  rewards r̂ of the successors of each state and action:
 
       Q(s, a) ← Q(s, a) + α ( min { Σ p' (r̂ + γ max_b Q(·, b)) : p' in the ball around p̂ } − Q(s, a) ).
 
-  As p̂ tends to p so does this operator to the robust one, of which it is an asynchronous iteration.
+  As p̂ converges to p, this asynchronous iteration converges to the fixed point of the robust Bellman operator.
 
 J. N. Tsitsiklis, "Asynchronous stochastic approximation and Q-learning", Machine Learning 16, 1994.
 A. Roy, H. Xu and S. Pokutta, "Reinforcement learning under model mismatch", NeurIPS, 2017.
@@ -36,34 +36,34 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from deeprok.core.errors import DeeprokError, unknown
-from deeprok.core.pytree import record
+from deeprok.core.pytree import pytree_dataclass
 from deeprok.tabular.model import RMDP
-from deeprok.tabular.setting import SETS, check_radius
+from deeprok.tabular.setting import TABULAR_SETS, check_radius
 from deeprok.uncertainty import WorstCase, on_support
 
-_CHUNK = 10_000  # steps between two reports
+_CHUNK = 10_000  # steps between progress reports
 
 
-@record
+@pytree_dataclass
 class BallLearner:
-    """What is known of a nominal model, and the robust Q that follows from it."""
+    """Statistics of the nominal model, and the robust Q-values."""
 
-    q: jax.Array  # [S, A], −∞ where there is no action
+    q: jax.Array  # [S, A], −∞ for actions that a state does not have
     ahead: jax.Array  # [S] γ max_a q
-    seen: jax.Array  # [S, A, S] how often each successor followed
-    reward: jax.Array  # [S, A, S] with what mean reward
+    counts: jax.Array  # [S, A, S] how often each successor was observed
+    reward: jax.Array  # [S, A, S] their mean rewards
 
 
-@record
+@pytree_dataclass
 class ModelsLearner:
     """A table for each of K models."""
 
-    q: jax.Array  # [K, S, A], −∞ where there is no action
+    q: jax.Array  # [K, S, A], −∞ for actions that a state does not have
     visits: jax.Array  # [S, A]
 
 
 def start_ball(valid: jax.Array) -> BallLearner:
-    """A learner that has seen nothing, for states that have the actions `valid` [S, A]."""
+    """The initial learner, for states that have the actions `valid` [S, A]."""
     nothing = jnp.zeros((*valid.shape, valid.shape[0]))
     return BallLearner(jnp.where(valid, 0.0, -jnp.inf), jnp.zeros(len(valid)), nothing, nothing)
 
@@ -78,31 +78,31 @@ def update_ball(
     worst_case: Callable[[jax.Array, jax.Array, float | jax.Array], WorstCase],
     radius: float | jax.Array,
 ) -> BallLearner:
-    """Learns from one transition.
+    """Updates a learner from one transition.
 
     Args:
-      learner: what is known so far.
-      state: where the transition began.
-      action: what was done.
-      reward: what was earned.
-      successor: where it ended.
+      learner: the learner.
+      state: s.
+      action: a.
+      reward: r.
+      successor: s'.
       discount: γ.
-      worst_case: the inner problem, from `deeprok.uncertainty`.
-      radius: the level of its set at this state and action.
+      worst_case: of the ambiguity set, from `deeprok.uncertainty`.
+      radius: the level of the set at this state and action.
     """
     here = (state, action, successor)
-    seen = learner.seen.at[here].add(1.0)
-    mean = learner.reward.at[here].add((reward - learner.reward[here]) / seen[here])
-    n = jnp.sum(seen[state, action])
-    # γ max Q is kept, not computed here, so that values are sums alone: see `operator.Operator`.
-    label = on_support(worst_case)(seen[state, action] / n, mean[state, action] + learner.ahead, radius).value
+    counts = learner.counts.at[here].add(1.0)
+    mean = learner.reward.at[here].add((reward - learner.reward[here]) / counts[here])
+    n = jnp.sum(counts[state, action])
+    # γ max Q is stored, not computed here: see `operator.Operator` for the reason.
+    target = on_support(worst_case)(counts[state, action] / n, mean[state, action] + learner.ahead, radius).value
     old = learner.q[state, action]
-    q = learner.q.at[state, action].set(old + (label - old) / (1 + (1 - discount) * n))
-    return BallLearner(q, learner.ahead.at[state].set(discount * jnp.max(q[state])), seen, mean)
+    q = learner.q.at[state, action].set(old + (target - old) / (1 + (1 - discount) * n))
+    return BallLearner(q, learner.ahead.at[state].set(discount * jnp.max(q[state])), counts, mean)
 
 
 def start_models(models: int, valid: jax.Array) -> ModelsLearner:
-    """A learner that has seen nothing, for K models whose states have the actions `valid` [S, A]."""
+    """The initial learner, for K models whose states have the actions `valid` [S, A]."""
     q = jnp.broadcast_to(jnp.where(valid, 0.0, -jnp.inf), (models, *valid.shape))
     return ModelsLearner(q, jnp.zeros(valid.shape))
 
@@ -115,27 +115,27 @@ def update_models(
     successor: jax.Array,
     discount: float | jax.Array,
 ) -> ModelsLearner:
-    """Learns from one step that all models answered.
+    """Updates a learner from one step, simulated in all models.
 
     Args:
-      learner: what is known so far.
-      state: where the step began.
-      action: what was done.
-      reward: [K] what was earned in each model.
-      successor: [K] where it ended in each.
+      learner: the learner.
+      state: s.
+      action: a.
+      reward: [K] the reward in each model.
+      successor: [K] the successor in each model.
       discount: γ.
     """
     visits = learner.visits.at[state, action].add(1.0)
-    labels = reward + discount * jnp.max(jnp.min(learner.q[:, successor], axis=0), axis=1)
+    targets = reward + discount * jnp.max(jnp.min(learner.q[:, successor], axis=0), axis=1)
     old = learner.q[:, state, action]
     rate = 1 / (1 + (1 - discount) * visits[state, action])
-    return ModelsLearner(learner.q.at[:, state, action].set(old + rate * (labels - old)), visits)
+    return ModelsLearner(learner.q.at[:, state, action].set(old + rate * (targets - old)), visits)
 
 
 class Learnt(NamedTuple):
-    """What was learnt."""
+    """The result of `learn`."""
 
-    q: np.ndarray  # [S, A], −∞ where a state does not have the action
+    q: np.ndarray  # [S, A], −∞ for actions that a state does not have
     values: np.ndarray  # [S]
     policy: np.ndarray  # [S]
     visits: np.ndarray  # [S, A]
@@ -152,25 +152,24 @@ def learn(
     restart: float = 0.1,
     advance: Callable[[float], None] | None = None,
 ) -> Learnt:
-    """Robust Q-learning on a simulation of the problem.
+    """Robust Q-learning on a simulation of a model.
 
-    The simulation follows the nominal model; for the set `finite` one of the models, drawn anew at each
-    step, while all of them answer, from the same random number. Balls are those on the successors that
-    have been seen.
+    The simulation follows the nominal model. For the set `finite` every step is simulated in all models, with the same
+    random number, and continues in one of them, drawn at each step. Balls are restricted to observed successors.
 
     Args:
-      problem: the model that is simulated; its tables of size S×A×S are made.
-      set: the family of sets, a name of `deeprok.tabular.SETS`.
-      radius: the level of the set: a number, [S] or [S, A]; not needed if the set has none.
+      problem: the model to simulate; dense tables of size S×A×S are created.
+      set: the family of sets, a name of `deeprok.tabular.TABULAR_SETS`.
+      radius: the level of the set: a number, [S] or [S, A]; not needed for sets without a level.
       discount: γ, above 0 and below 1.
-      steps: transitions.
-      seed: of the random numbers.
+      steps: number of transitions.
+      seed: random seed.
       exploration: the probability of a random action.
-      restart: the probability of going on from a random state, so that all are seen.
+      restart: the probability of a restart from a random state, so that all states are visited.
       advance: called with the fraction of the work done since its last call.
     """
-    if set not in SETS:
-        raise unknown("set", set, SETS)
+    if set not in TABULAR_SETS:
+        raise unknown("set", set, TABULAR_SETS)
     if not 0 < discount < 1:
         raise DeeprokError(f"discount is {discount:g}; it must be above 0 and below 1")
     for field, value in (("exploration", exploration), ("restart", restart)):
@@ -178,15 +177,15 @@ def learn(
             raise DeeprokError(f"{field} is {value:g}; it must lie between 0 and 1")
     if steps < 1:
         raise DeeprokError(f"steps is {steps}; it must be at least 1")
-    of_models = SETS[set].of_models
+    of_models = TABULAR_SETS[set].of_models
     if of_models and problem.models is None:
         raise DeeprokError(f"set is '{set}', but the problem has no models; make it with from_models")
     level = check_radius(problem, set, radius, "sa")
     with jax.enable_x64(True):
-        world = _world(problem, of_models)
+        env = _env(problem, of_models)
         valid = jnp.asarray(problem.valid)
-        learner = start_models(len(world.cumulative), valid) if of_models else start_ball(valid)
-        play = functools.partial(_play, set, jnp.float64(discount), jnp.asarray(level), world)
+        learner = start_models(len(env.cumulative), valid) if of_models else start_ball(valid)
+        play = functools.partial(_play, set, jnp.float64(discount), jnp.asarray(level), env)
         carry, key = (learner, jnp.int64(0)), jax.random.key(seed)
         for begin in range(0, steps, _CHUNK):
             count = min(_CHUNK, steps - begin)
@@ -198,27 +197,27 @@ def learn(
         learner = carry[0]
         q = np.asarray(jnp.min(learner.q, axis=0) if isinstance(learner, ModelsLearner) else learner.q)
         visits = np.asarray(
-            learner.visits if isinstance(learner, ModelsLearner) else jnp.sum(learner.seen, axis=-1)
+            learner.visits if isinstance(learner, ModelsLearner) else jnp.sum(learner.counts, axis=-1)
         ).astype(int)
     return Learnt(q, q.max(1), q.argmax(1), visits)
 
 
-class _World(NamedTuple):
-    """What is simulated."""
+class _Environment(NamedTuple):
+    """The simulated model or models."""
 
     cumulative: jax.Array  # [K, S, A, S]
     reward: jax.Array  # [S, A, S]
 
 
-def _world(problem: RMDP, models: bool) -> _World:
+def _env(problem: RMDP, models: bool) -> _Environment:
     _, reward = problem.dense()
     table = problem.models if models and problem.models is not None else problem.probability[None]
     dense = np.zeros((len(table), *reward.shape))
     dense[:, *np.divmod(problem.row, problem.actions), problem.successor] = table
-    return _World(jnp.cumsum(jnp.asarray(dense), axis=-1), jnp.asarray(reward))
+    return _Environment(jnp.cumsum(jnp.asarray(dense), axis=-1), jnp.asarray(reward))
 
 
-_Carry = tuple[BallLearner | ModelsLearner, jax.Array]  # and the state
+_Carry = tuple[BallLearner | ModelsLearner, jax.Array]  # learner and state
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -226,7 +225,7 @@ def _play(
     set: str,
     discount: jax.Array,
     level: jax.Array,
-    world: _World,
+    env: _Environment,
     carry: _Carry,
     draws: jax.Array,
     exploration: jax.Array,
@@ -234,7 +233,7 @@ def _play(
     count: jax.Array,
 ) -> _Carry:
     """The first `count` steps of a chunk, one for each row of random numbers."""
-    models, S, *_ = world.cumulative.shape
+    models, S, *_ = env.cumulative.shape
 
     def step(t: jax.Array, carry: _Carry) -> _Carry:
         learner, state = carry
@@ -243,14 +242,14 @@ def _play(
         has = q > -jnp.inf
         drawn = jnp.argmax(jnp.cumsum(has) > which * jnp.sum(has))
         action = jnp.where(explores < exploration, drawn, jnp.argmax(q))
-        cumulative = world.cumulative[:, state, action]
+        cumulative = env.cumulative[:, state, action]
         successor = jnp.argmax(cumulative > lands * cumulative[:, -1:], axis=1)
         if isinstance(learner, ModelsLearner):
-            reward = world.reward[state, action, successor]
+            reward = env.reward[state, action, successor]
             learner = update_models(learner, state, action, reward, successor, discount)
         else:
-            reward = world.reward[state, action, successor[0]]
-            ball = SETS[set].worst_case
+            reward = env.reward[state, action, successor[0]]
+            ball = TABULAR_SETS[set].worst_case
             learner = update_ball(learner, state, action, reward, successor[0], discount, ball, level[state, action])
         on = successor[jnp.minimum((member * models).astype(int), models - 1)]
         return learner, jnp.where(restarts < restart, jnp.minimum((where * S).astype(on.dtype), S - 1), on)

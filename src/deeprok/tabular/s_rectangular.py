@@ -1,7 +1,7 @@
-"""s-rectangular sets: nature has one budget for all actions of a state, and the best policy is randomised.
+"""s-rectangular sets: nature has one budget for all actions of a state, and the optimal policy is randomised.
 
-`deeprok.uncertainty.sets.shared_budget` has the equation that all methods solve, and the sets with a method of
-their own. Here are the methods for any set that has tangents.
+`deeprok.uncertainty.sets.shared_budget` derives the equation that all methods solve. This file solves it by cutting
+planes, for any set with a `tangent`.
 
 J. E. Kelley, "The cutting-plane method for solving convex programs", Journal of the SIAM 8(4), 1960.
 """
@@ -21,28 +21,28 @@ _Tangents = Callable[[jax.Array], Tangent]
 
 
 def by_tangents(tangent: _Tangents, valid: jax.Array, budget: jax.Array) -> Shared:
-    """The best policy for any ball.
+    """The best policy, for any set with a tangent.
 
-    A tangent underrates what it costs to push an action down to u. So the shares of the budget by which
-    tangents meet at one u leave all actions at u or above it, and the tangents drawn there meet higher: u
-    rises, as in Newton's method, until no action is above it.
+    A tangent underestimates the cost of lowering an action to u. So if the tangents meet at u for some shares of the
+    budget, the actions have at least the value u there, and new tangents at these shares meet higher. As in Newton's
+    method, u increases until no action is above it.
 
     Args:
-      tangent: [A] what is spent on each action -> the worst case of each.
-      valid: [A] which actions there are.
+      tangent: shares [A] of the budget -> the worst case of each action.
+      valid: [A] which actions the state has.
       budget: κ.
     """
     nothing = jnp.zeros(len(valid))
-    ends = jax.vmap(tangent)(jnp.stack([nothing, nothing + budget]))  # one program for both, and one for the loop
+    ends = jax.vmap(tangent)(jnp.stack([nothing, nothing + budget]))  # vmapped, so that it is compiled once for both
     first, last = ends.value
     alone = jnp.where(valid, last, -jnp.inf)
     scale = jnp.max(jnp.where(valid, first, 0.0))
-    flat = 1e-13 * (first - last)  # what a tangent must fall by, or it says nothing
+    flat = 1e-13 * (first - last)  # a tangent that falls by less is taken as constant
 
     def step(carry: Carry) -> Carry:
         count, u, top, rate, policy, share, *_ = carry
         at = tangent(share)
-        slopes = valid & (at.steepness * budget > flat)  # if not, its last outcome is emptied: the tangent before holds
+        slopes = valid & (at.steepness * budget > flat)  # if not, nature can't lower it: use the last tangent
         rate = jnp.where(slopes, 1.0 / jnp.where(slopes, at.steepness, 1.0), rate)
         top = jnp.where(slopes, at.value + at.steepness * share, top)
         met, weights = meet(top, rate, budget)
@@ -68,20 +68,20 @@ def by_tangents(tangent: _Tangents, valid: jax.Array, budget: jax.Array) -> Shar
 
 
 def of_policy_by_tangents(tangent: _Tangents, policy: jax.Array, budget: jax.Array) -> Shared:
-    """The worst case of a policy for any ball.
+    """The worst case of a given policy, for any set with a tangent.
 
-    At a price for the budget each action has its own best share, which lies where the tangents on both sides of
-    it cross. The price sought lies between two, at which shares are too small and too large in all: `cheap`
-    and `dear`. The slope from one to the other is the next price to try; its shares need not be known exactly
-    if it can be seen on which side it is. A mixture of both spends all of the budget.
+    For a given price of the budget each action has its own optimal share, where the tangents on both sides of it cross.
+    The optimal price lies between two whose shares sum to less and to more than the budget: `cheap` and `dear`. The
+    slope of the line through both is the next price. Its shares need not be exact, only precise enough to decide which
+    of the two it replaces. In the end a mixture of both spends exactly the budget.
 
     Args:
-      tangent: [A] what is spent on each action -> the worst case of each.
+      tangent: shares [A] of the budget -> the worst case of each action.
       policy: [A] the probability of each action.
       budget: κ.
     """
 
-    # A way to share the budget is [3, A]: shares, what they make of the policy's actions, and how fast these fall.
+    # A division of the budget is an array [3, A]: shares, worst-case values times π, and their steepness times π.
     def spend(share: jax.Array) -> jax.Array:
         at = tangent(share)
         return jnp.stack([share, policy * at.value, policy * at.steepness])
@@ -91,13 +91,16 @@ def of_policy_by_tangents(tangent: _Tangents, policy: jax.Array, budget: jax.Arr
         return jnp.where(room > 0, fall / jnp.where(room > 0, room, 1.0), 0.0)
 
     cheap, dear = jax.vmap(spend)(jnp.stack([jnp.zeros_like(policy), jnp.where(policy > 0, budget, 0.0)]))
-    enough = jnp.sum(dear[0]) <= budget  # one action is taken, and all is spent on it
+    enough = jnp.sum(dear[0]) <= budget  # the policy is deterministic, and all is spent on its action
     cheap = jnp.where(enough, dear, cheap)
     tolerance = 500 * np.finfo(policy.dtype).eps * jnp.sum(jnp.abs(cheap[1]))
 
     def step(carry: Carry) -> Carry:
         count, cheap, dear, low, high, price, _ = carry
-        pays, idle = high[2] >= price, low[2] <= price  # at its end, or at its beginning
+        pays, idle = (
+            high[2] >= price,
+            low[2] <= price,
+        )  # the best share is at the end of its interval, or at its start
         low = jnp.where(pays & (high[0] > low[0]), high, low)
         high = jnp.where(idle | pays, low, high)
         (begin, value, steep), (end, value_end, steep_end) = low, high

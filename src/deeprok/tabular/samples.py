@@ -1,4 +1,4 @@
-"""Models from samples, and the radii of sets that hold the true model."""
+"""Models estimated from samples, and radii of sets that contain the true model."""
 
 from __future__ import annotations
 
@@ -27,22 +27,23 @@ def from_samples(
 ) -> RMDP:
     """A model from samples: frequencies as probabilities, mean rewards, and `counts` [S, A].
 
-    A successor that was not observed may still exist. So nature may move mass to every state, or to those that are
-    `possible`. `radii` gives the size of sets that hold the true transitions. Rewards are taken as observed.
+    A successor that was not observed may still be possible. So nature may move mass to every state, or to those that
+    are `possible`. `radii` gives the size of sets that contain the true transition probabilities. Rewards are taken as
+    observed.
 
     Nothing is known of an action that was never observed in a state. `unseen_actions="leave_out"` removes it. The
-    values of `solve` are then those of policies that never take it: still a lower bound of what the best policy is
-    worth, but with `objective="optimistic"` no upper one.
+    values of `solve` are then those of policies that never take it. They are still a lower bound of the optimal value,
+    but with `objective="optimistic"` not an upper bound.
 
     Args:
-      state: [N] ids from 0 to S − 1; a terminal state needs a sample that stays where it is.
+      state: [N] ids from 0 to S − 1; a terminal state needs a sample of a transition to itself.
       action: [N] ids from 0 to A − 1.
       successor: [N] ids of states.
       reward: [N].
       unseen_reward: the reward of successors that were not observed, or a lower bound of it: a number, [S, A]
-        or [S, A, S]. If it is not given, rewards must not depend on the successor in any sample.
+        or [S, A, S]. If it is not given, the observed rewards must not depend on the successor.
       possible: [S, S] or [S, A, S], which successors are possible; all if not given.
-      unseen_actions: `refuse`, or `leave_out`.
+      unseen_actions: `refuse` (raise an error) or `leave_out`.
     """
     s, a, t = (ids(x, name) for x, name in ((state, "state"), (action, "action"), (successor, "successor")))
     r = np.asarray(reward, float)
@@ -52,24 +53,24 @@ def from_samples(
     if unseen_actions not in get_args(UnseenActions):
         raise unknown("unseen_actions", unseen_actions, get_args(UnseenActions))
     if not s.size or min(s.min(), a.min(), t.min()) < 0:
-        return assemble(s, a, t, np.ones(len(s)), r, nowhere)  # which says what is wrong
-    pair, seen = np.unique(s * (a.max() + 1) + a, return_inverse=True)
-    weight = 1.0 / np.bincount(seen)[seen]
+        return assemble(s, a, t, np.ones(len(s)), r, nowhere)  # raises the right error
+    pair, which = np.unique(s * (a.max() + 1) + a, return_inverse=True)
+    weight = 1.0 / np.bincount(which)[which]
     model = assemble(s, a, t, weight, r, nowhere)
     counts = np.zeros(model.states * model.actions, np.int64)
-    counts[pair] = np.bincount(seen)
+    counts[pair] = np.bincount(which)
     never = np.argwhere(~model.valid)
     if len(never) and unseen_actions == "refuse":
         raise DeeprokError(
-            f"the samples show no (s, a) = ({never[0, 0]}, {never[0, 1]}), nor {len(never) - 1} others of"
-            f" {model.valid.size}; unseen_actions='leave_out' finds a policy that does not take them"
+            f"(s, a) = ({never[0, 0]}, {never[0, 1]}) and {len(never) - 1} others of {model.valid.size} were never"
+            " observed; unseen_actions='leave_out' finds a policy that does not take them"
         )
     full = _with_unseen(model, unseen_reward, possible)
     return dataclasses.replace(full, counts=counts.reshape(model.states, model.actions))
 
 
 def _with_unseen(model: RMDP, reward: ArrayLike | None, possible: ArrayLike | None) -> RMDP:
-    """A model of samples with the successors that it may have besides; see `from_samples`."""
+    """A model of samples with its possible but unobserved successors; see `from_samples`."""
     S, A = model.states, model.actions
     constant = model.constant
     if reward is None and possible is None and constant.all():
@@ -82,15 +83,15 @@ def _with_unseen(model: RMDP, reward: ArrayLike | None, possible: ArrayLike | No
         i = stray[0]
         raise DeeprokError(
             f"possible is false for (s, a) = ({state[i]}, {action[i]}) and its successor {model.successor[i]}, which"
-            " the samples show; it must be true for all that they show"
+            " was observed; it must be true for all observed successors"
         )
     unseen = allowed & model.valid[:, :, None]
     unseen[state, action, model.successor] = False
     if reward is None and not constant.all() and unseen.any():
         here = divmod(int(np.flatnonzero(~constant)[0]), A)
         raise DeeprokError(
-            f"the rewards of (s, a) = {here} differ by successor, and {unseen.sum()} successors that there may be were"
-            " not seen; give unseen_reward, the least that they may bring, or rule them out by possible"
+            f"the rewards of (s, a) = {here} differ by successor, and {unseen.sum()} possible successors were not"
+            " observed; give unseen_reward, a lower bound of their reward, or rule them out by possible"
         )
     first = model.reward[np.minimum(model.start[:-1], len(model.reward) - 1)].reshape(S, A)
     given = first if reward is None else np.asarray(reward, float)
@@ -109,15 +110,15 @@ def _with_unseen(model: RMDP, reward: ArrayLike | None, possible: ArrayLike | No
 
 
 def radii(problem: RMDP, confidence: float, rule: str = "weissman") -> np.ndarray:
-    """[S, A] radii such that all sets together hold the true model, with a given probability.
+    """[S, A] radii such that the sets of all rows together contain the true model with a given probability.
 
-    Then the values of `solve` are lower bounds of what its policy is worth in the true model, with that
-    probability: whichever policy it is, since all rows are held at once.
+    With that probability, the values of `solve` are lower bounds of the true values of its policy. This is true for any
+    policy, since the sets of all rows hold at once.
 
     Args:
       problem: a model made by `from_samples`.
-      confidence: the probability, in (0, 1). What is missing to 1 is shared by all rows.
-      rule: a name of `deeprok.uncertainty.RULES`, which says for which sets it is.
+      confidence: the probability, in (0, 1). The error probability is split evenly over the rows.
+      rule: a name of `deeprok.uncertainty.RULES`, which lists the sets that it is for.
     """
     if rule not in RULES:
         raise unknown("rule", rule, RULES)

@@ -1,4 +1,4 @@
-"""What nature may do, and for how long: the arguments that `solve` and `evaluate` share, checked."""
+"""The robust problem to solve: the arguments of `solve` and `evaluate`, their checks, and the operator they define."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from deeprok.core.errors import DeeprokError, unknown
+from deeprok.core.registry import Registry, expect
 from deeprok.tabular.layout import Layout, Table, as_columns, lay_out
 from deeprok.tabular.model import RMDP, Support
-from deeprok.tabular.operator import Operator, Reach, Rules
+from deeprok.tabular.operator import Candidates, Operator, Rules
 from deeprok.uncertainty import sets
 from deeprok.uncertainty.sets import AmbiguitySet
 from deeprok.uncertainty.sets.ellipsoid import check_weights
@@ -23,12 +24,14 @@ from deeprok.uncertainty.sets.transport import check_cost
 Rect = Literal["sa", "s"]
 Objective = Literal["robust", "optimistic", "nominal"]
 
-#: Sets by name: those of `deeprok.uncertainty`, and the models of a problem.
-SETS: dict[str, AmbiguitySet] = sets.SETS | sets.MODEL_SETS
+#: Ambiguity sets by name: those of `deeprok.uncertainty`, and the models of a problem.
+TABULAR_SETS: Registry[AmbiguitySet] = Registry(
+    "set", {**sets.SETS, **sets.MODEL_SETS}, expect(AmbiguitySet, "an AmbiguitySet")
+)
 
 
 class Setting(TypedDict, total=False):
-    """What nature may do, and for how long: the arguments that `solve` and `evaluate` share."""
+    """The arguments that `solve` and `evaluate` share; see `solve`."""
 
     set: str
     radius: ArrayLike | None
@@ -42,17 +45,17 @@ class Setting(TypedDict, total=False):
 
 
 class Game(NamedTuple):
-    """A problem and what nature may do, as the solvers take it."""
+    """A model with its robust Bellman operator, ready for the solvers."""
 
     problem: RMDP
     operator: Operator
     discount: float
     radius: np.ndarray  # [S, A], or [S] if shared
-    lone: bool  # whether nature spends a shared budget on the one action that is taken
+    lone: bool  # whether a shared budget is spent on the one action that is taken
 
     @property
     def layout(self) -> Layout:
-        """The problem in blocks."""
+        """The model in blocks."""
         return _blocks(self.problem, self.operator.rules, self.radius)
 
 
@@ -69,12 +72,12 @@ def make_game(
     weights: ArrayLike | None = None,
     cost: ArrayLike | None = None,
 ) -> Game:
-    """Checks what is asked, and lays the problem out for it.
+    """Checks the arguments, and builds the operator.
 
     Args:
       problem: the nominal model.
-      given: whether a policy is given, instead of the best one being sought.
-      set: and what follows: see `solve`.
+      given: whether a policy is given; otherwise the best one is sought.
+      set: see `solve`.
       radius: see `solve`.
       discount: see `solve`.
       rect: see `solve`.
@@ -86,7 +89,7 @@ def make_game(
     """
     asked, support = support is not None, support or problem.support
     for field, value, known in (
-        ("set", set, tuple(SETS)),
+        ("set", set, TABULAR_SETS),
         ("rect", rect, get_args(Rect)),
         ("support", support, get_args(Support)),
         ("objective", objective, get_args(Objective)),
@@ -106,30 +109,30 @@ def make_game(
     if sign and family.of_models and problem.models is None:
         raise DeeprokError(f"set is '{set}', but the problem has no models; make it with from_models")
     level = check_radius(problem, set, radius, rect) if sign else np.zeros((problem.states, problem.actions))
-    # A friend spends a shared budget on the best action, which is taken, unless a given policy mixes some.
+    # In the best case a shared budget is spent on the best action, which is then taken, unless a policy is given.
     shared = rect == "s" and (sign > 0 or (sign < 0 and given))
     if not shared:
         level = np.ascontiguousarray(np.broadcast_to(level.T, (problem.actions, problem.states)).T)
     if sign and not asked and family.reach == "support" and not family.of_models and _may_be_more(problem):
         others = _names(lambda other: other.has_level and other.reach != "support")
         raise DeeprokError(
-            f"set is '{set}', which never gives mass to a successor that was not seen, but the problem is made of"
-            f" samples that need not show all; take one of {others}, or give support='nominal'"
+            f"set is '{set}', which never gives mass to an unobserved successor, but the problem is made from samples,"
+            f" which may lack some; take one of {others}, or give support='nominal'"
         )
-    reach = _reach(problem, family, support) if sign else "nominal"
-    rules = Rules(family if sign else None, sign, shared, reach)
+    candidates = _candidates(problem, family, support) if sign else "nominal"
+    rules = Rules(family if sign else None, sign, shared, candidates)
     lone = rect == "s" and sign < 0 and not given
     operator = Operator(_table(problem, rules, level), extra, rules)
     return Game(problem, operator, discount, level, lone)
 
 
 def _table(problem: RMDP, rules: Rules, radius: np.ndarray) -> Table:
-    """Columns if rows are dense and nature moves the same way in all of them; else blocks."""
+    """Columns if the model is dense and the set has `worst_values`; else blocks."""
     S, A = problem.states, problem.actions
     known = rules.set is not None and rules.set.worst_values is not None and not rules.shared
     dense = known and 4 * len(problem.reward) >= S * S * A
-    reached = len(problem.reward) if rules.reach == "listed" else (problem.probability > 0).sum()
-    full = rules.reach == "worst" or reached == problem.valid.sum() * S
+    reached = len(problem.reward) if rules.candidates == "listed" else (problem.probability > 0).sum()
+    full = rules.candidates == "worst" or reached == problem.valid.sum() * S
     if dense and full and problem.constant.all():
         return as_columns(problem, radius)
     return _blocks(problem, rules, radius)
@@ -137,16 +140,16 @@ def _table(problem: RMDP, rules: Rules, radius: np.ndarray) -> Table:
 
 def _blocks(problem: RMDP, rules: Rules, radius: np.ndarray) -> Layout:
     models = rules.set is not None and rules.set.of_models
-    return lay_out(problem, radius, models, rules.reach in ("listed", "every"), rules.reach == "every")
+    return lay_out(problem, radius, models, rules.candidates in ("listed", "every"), rules.candidates == "every")
 
 
 def _names(fits: Callable[[AmbiguitySet], bool]) -> str:
-    """The sets that a sentence offers."""
-    return ", ".join(name for name, family in SETS.items() if fits(family))
+    """The names of the sets with a property, for error messages."""
+    return ", ".join(name for name, family in TABULAR_SETS.items() if fits(family))
 
 
-def _reach(problem: RMDP, family: AmbiguitySet, support: Support) -> Reach:
-    """Where nature must look for a set, by where it may move mass."""
+def _candidates(problem: RMDP, family: AmbiguitySet, support: Support) -> Candidates:
+    """The successors that may get mass, by the set and the support."""
     if support == "nominal" or family.reach == "support":
         return "nominal"
     if support == "listed":
@@ -175,8 +178,8 @@ def _may_be_more(problem: RMDP) -> bool:
 def _with_extra(
     problem: RMDP, set: str, weights: ArrayLike | None, cost: ArrayLike | None
 ) -> tuple[AmbiguitySet, jax.Array | None]:
-    """The set with what it is told of the states: weights [S], or costs [S, S]."""
-    S, family = problem.states, SETS[set]
+    """The set, and its further argument: weights [S], or costs [S, S]."""
+    S, family = problem.states, TABULAR_SETS[set]
     if weights is not None:
         if family.weighted is None:
             known = _names(lambda other: other.weighted is not None)
@@ -199,9 +202,9 @@ def _with_extra(
 
 
 def check_radius(problem: RMDP, set: str, radius: ArrayLike | None, rect: Rect) -> np.ndarray:
-    """[S, A], or [S] if it is a budget; raises if the set can't take one of them."""
+    """The radius as [S, A], or as [S] if it is a shared budget; raises if the set does not allow it."""
     S, A = problem.states, problem.actions
-    if radius is None and SETS[set].has_level:
+    if radius is None and TABULAR_SETS[set].has_level:
         raise DeeprokError(f"radius is not given; the set {set} needs one")
     given = np.asarray(0.0 if radius is None else radius, float)
     if given.ndim > 2 or given.shape not in ((), (S,), (S, A)) or (rect == "s" and given.ndim == 2):
@@ -209,23 +212,23 @@ def check_radius(problem: RMDP, set: str, radius: ArrayLike | None, rect: Rect) 
         raise DeeprokError(f"radius has the shape {list(given.shape)}; it must be a number or {allowed}")
     full = np.broadcast_to(given[:, None] if given.ndim == 1 else given, (S, A))
     at = np.where(problem.valid, full, full[problem.valid][0])
-    for extreme in (np.argmin(at), np.argmax(at)):  # which is a nan if there is one
+    for extreme in (np.argmin(at), np.argmax(at)):  # NaN if there is one
         s, a = divmod(int(extreme), A)
         where = "" if not given.ndim else f" at s = {s}" if given.ndim == 1 else f" at (s, a) = ({s}, {a})"
-        SETS[set].check_level(float(at[s, a]), field=f"radius{where}")
+        TABULAR_SETS[set].check_level(float(at[s, a]), field=f"radius{where}")
         if rect == "s" and not math.isfinite(at[s, a]):
-            raise DeeprokError(f"radius{where} is {at[s, a]:g}; a budget to share is a finite number")
+            raise DeeprokError(f"radius{where} is {at[s, a]:g}; a shared budget must be finite")
     return np.ascontiguousarray(full[:, 0] if rect == "s" else full)
 
 
 def check_policy(problem: RMDP, policy: np.ndarray) -> np.ndarray:
-    """[S] actions or [S, A] probabilities that the problem's states have."""
+    """A policy as [S] actions or [S, A] probabilities; raises if it takes actions that a state does not have."""
     S, A = problem.states, problem.actions
     if np.issubdtype(policy.dtype, np.integer) and policy.shape == (S,):
         wrong = np.flatnonzero((policy < 0) | (policy >= A) | ~problem.valid[np.arange(S), np.clip(policy, 0, A - 1)])
         if wrong.size:
             s = wrong[0]
-            raise DeeprokError(f"policy takes action {policy[s]} in state {s}, which has not got it")
+            raise DeeprokError(f"policy takes action {policy[s]} in state {s}, which does not have it")
         return policy
     if policy.shape != (S, A):
         raise DeeprokError(

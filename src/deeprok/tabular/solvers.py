@@ -4,9 +4,9 @@ Every operator L here is monotone, and adding c to all values adds γc to its re
 
     LV + γ/(1−γ) · min δ  ≤  V*  ≤  LV + γ/(1−γ) · max δ
 
-as in ordinary dynamic programming (MacQueen). Each backup moves its result to the middle of these bounds,
-which changes neither policies nor the span of δ. Residuals then shrink with the span: never slower than
-γ, and much faster on models that mix.
+as in ordinary dynamic programming (MacQueen). Each backup shifts its result to the middle of these bounds, which
+changes neither policies nor the span of δ. Residuals then shrink with the span: by a factor of at most γ, and much
+faster on models that mix.
 
 D. L. Kaufman and A. J. Schaefer, "Robust modified policy iteration", INFORMS Journal on Computing 25(3),
 2013.
@@ -33,25 +33,25 @@ Method = Literal["vi", "ppi", "mpi"]
 #: Called with the fraction of the work done since its last call.
 Advance = Callable[[float], None]
 
-_EVALUATIONS = 20  # backups between two improvements of modified policy iteration
-_PATIENCE = 100  # backups without a smaller residual, after which only rounding is left of it
-_TURNS = 5  # of policy iteration without a smaller residual, after which value iteration goes on
-_SECONDS = 0.25  # between two looks at what the device does
+_EVALUATIONS = 20  # backups per policy evaluation in modified policy iteration
+_PATIENCE = 100  # backups without a smaller residual, after which the residual is rounding error
+_TURNS = 5  # policy improvements without a smaller residual, after which value iteration takes over
+_SECONDS = 0.25  # between progress reports
 
 
 class Found(NamedTuple):
-    """Where a solver ended."""
+    """The result of a solver."""
 
     backup: Sequence[jax.Array | np.ndarray]  # values, policy and q
     residual: float
     iterations: int
-    following: list[jax.Array]  # [S] the values that nature answers at each stage
-    policy: jax.Array | None  # if it was given
-    shortfall: float = 0.0  # of the returned policy's values to the best ones, in one backup or over all stages
+    following: list[jax.Array]  # [S] the successors' values at each stage
+    policy: jax.Array | None  # the policy, if one was given
+    shortfall: float = 0.0  # bound of how far the policy's values are below the best ones
 
 
 class Progress:
-    """Watches the error bound fall: what is done is counted in its digits."""
+    """Progress of a solver, measured by the logarithm of the error bound."""
 
     def __init__(self, tol: float, advance: Advance | None) -> None:
         self.tol = tol
@@ -60,7 +60,7 @@ class Progress:
         self._done = 0.0
 
     def at(self, bound: float) -> None:
-        """Reports an error bound."""
+        """Reports the present error bound."""
         self._first = self._first or bound
         if not self._advance:
             return
@@ -74,16 +74,16 @@ class Progress:
 
 
 class Iterate(NamedTuple):
-    """Value iteration on its way."""
+    """The state of value iteration."""
 
-    before: jax.Array  # [S] the V that was backed up
+    before: jax.Array  # [S] the previous V
     values: jax.Array  # [S] V, in the middle of its bounds
     ahead: jax.Array  # [S] γV
-    backup: Backup  # of the V before it
+    backup: Backup  # of the previous V
     residual: jax.Array  # [] the largest |LV − V| of that backup
-    best: jax.Array  # [] the least residual so far
+    best: jax.Array  # [] the smallest residual so far
     waited: jax.Array  # [] backups since then
-    backups: jax.Array  # []
+    backups: jax.Array  # [] number of backups so far
 
 
 @jax.jit
@@ -113,7 +113,7 @@ def _iterate(
     return jax.lax.while_loop(unfinished, step, begin)
 
 
-def iterate(
+def iterate_values(
     operator: Operator,
     discount: float,
     policy: jax.Array | None,
@@ -122,24 +122,26 @@ def iterate(
     limit: float = math.inf,
     report: Callable[[float], None] = lambda residual: None,
 ) -> Iterate:
-    """Value iteration until the residual is at most the goal, reported every now and then.
+    """Value iteration until the residual is at most the goal, with progress reports.
 
     Args:
       operator: L.
       discount: γ.
-      policy: of which values are sought; those of the best one if not given.
-      values: [S] to begin with.
+      policy: the policy to evaluate; the best one if not given.
+      values: [S] initial values.
       goal: the residual to reach.
-      limit: the most backups.
+      limit: the maximal number of backups.
       report: called with residuals.
     """
-    numbers = (*map(jnp.float64, (math.inf, math.inf)), *map(jnp.int64, (0, 0)))
-    now = Iterate(values, values, discount * values, operator.blank(policy), *numbers)
+    # What numpy computes need not be compiled.
+    numbers = (*map(np.float64, (math.inf, math.inf)), *map(np.int64, (0, 0)))
+    ahead, *numbers = jax.device_put((discount * np.asarray(values), *numbers))
+    now = Iterate(values, values, ahead, operator.blank(policy), *numbers)
     portion = 1
     while True:
         began, done = time.perf_counter(), int(now.backups)
-        until = jnp.int64(min(done + portion, limit))
-        now = _iterate(operator, jnp.float64(discount), policy, jnp.float64(goal), until, now)
+        until = np.int64(min(done + portion, limit))
+        now = _iterate(operator, np.float64(discount), policy, np.float64(goal), until, now)
         residual = float(now.residual)
         report(residual)
         if not residual > goal or int(now.waited) >= _PATIENCE or int(now.backups) >= limit:
@@ -162,44 +164,46 @@ def value_iteration(
       operator: L.
       discount: γ.
       progress: with the error bound to reach.
-      policy: if it is given.
-      values: [S] to begin with; 0 if not given.
-      before: backups that these took.
+      policy: the policy, if one is given.
+      values: [S] initial values; 0 if not given.
+      before: number of backups done before.
     """
     scale = discount / (1 - discount)
-    values = jnp.zeros(operator.shape[0]) if values is None else values
+    values = jax.device_put(np.zeros(operator.shape[0])) if values is None else values
     goal = progress.tol / scale
-    now = iterate(operator, discount, policy, values, goal, report=lambda residual: progress.at(scale * residual))
+    now = iterate_values(
+        operator, discount, policy, values, goal, report=lambda residual: progress.at(scale * residual)
+    )
     return _certified(operator, discount, now, before + int(now.backups), policy)
 
 
 def _certified(operator: Operator, discount: float, now: Iterate, iterations: int, policy: jax.Array | None) -> Found:
-    """What was found, with the values of its own policy.
+    """The result, with values that the returned policy attains.
 
-    That the best action is worth the value of a state is seen at once. That a mixture of actions is, when they
-    share a budget, takes a backup of its own: its values, its residual and by how much it falls short.
+    A deterministic policy attains the values of the backup. If actions share a budget, the policy is a mixture, and one
+    more backup computes its values, its residual and how far they are below the optimum.
     """
     backup, residual = now.backup, float(now.residual)
     if not operator.rules.shared or policy is not None:
         return Found(backup, residual, iterations, [backup.values], policy)
-    own = iterate(operator, discount, backup.policy, now.before, 0.0, limit=1)
+    own = iterate_values(operator, discount, backup.policy, now.before, 0.0, limit=1)
     shortfall = float(jnp.max(jnp.abs(backup.values - own.backup.values)))
     certain = backup._replace(values=own.backup.values)
     return Found(certain, max(residual, float(own.residual)), iterations + 1, [backup.values], None, shortfall)
 
 
 def policy_iteration(operator: Operator, discount: float, progress: Progress, method: Method) -> Found:
-    """Policies improved in turns with their evaluation, each of which is a convergent iteration.
+    """Policy iteration: policy improvement and approximate policy evaluation in turns.
 
-    Partial policy iteration (`ppi`) evaluates to a residual that falls faster than γ from turn to turn; modified
-    policy iteration (`mpi`) by a fixed number of backups. Either converges, but not every turn need lower the
-    residual: after some that did not, value iteration ends the work, in which every backup does.
+    Partial policy iteration (`ppi`) evaluates to a residual that decreases faster than γ from turn to turn; modified
+    policy iteration (`mpi`) by a fixed number of backups. Both converge, but not every turn lowers the residual. After
+    several turns that did not, value iteration takes over, whose residual decreases with every backup.
     """
     scale = discount / (1 - discount)
-    values = jnp.zeros(operator.shape[0])
+    values = jax.device_put(np.zeros(operator.shape[0]))
     iterations, goal, best, waited = 0, math.inf, math.inf, 0
     while True:
-        now = iterate(operator, discount, None, values, 0.0, limit=1)
+        now = iterate_values(operator, discount, None, values, 0.0, limit=1)
         residual, policy = float(now.residual), now.backup.policy
         progress.at(scale * residual)
         iterations += 1
@@ -212,9 +216,9 @@ def policy_iteration(operator: Operator, discount: float, progress: Progress, me
         judged, weights = (operator.of_policy(policy), None) if one else (operator, policy)
         if method == "ppi":
             goal = min(discount**2 * goal, residual / 10)
-            now = iterate(judged, discount, weights, now.values, goal)
+            now = iterate_values(judged, discount, weights, now.values, goal)
         else:
-            now = iterate(judged, discount, weights, now.values, 0.0, limit=_EVALUATIONS)
+            now = iterate_values(judged, discount, weights, now.values, 0.0, limit=_EVALUATIONS)
         values = now.values
         iterations += int(now.backups)
 
@@ -222,7 +226,7 @@ def policy_iteration(operator: Operator, discount: float, progress: Progress, me
 def backward_induction(
     operator: Operator, discount: float, horizon: int, policy: jax.Array | None, advance: Advance | None
 ) -> Found:
-    """A finite horizon, from its last decision to the first."""
+    """Backward induction for a finite horizon, from the last decision to the first."""
     values = jnp.zeros(operator.shape[0])
     following, backups, shortfall = [], [], 0.0
     for _ in range(horizon):

@@ -1,4 +1,4 @@
-"""The price of robustness: what a robust policy costs in the nominal model, and what it buys in the worst."""
+"""The price of robustness: what a robust policy loses in the nominal model, and what it gains in the worst case."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from numpy.typing import ArrayLike
 
 from deeprok.core.errors import DeeprokError, unknown
 from deeprok.tabular.model import RMDP
-from deeprok.tabular.setting import SETS, Setting
-from deeprok.tabular.solve import Solution, evaluate, solve
+from deeprok.tabular.setting import TABULAR_SETS, Setting
+from deeprok.tabular.solution import Solution, evaluate, solve
 from deeprok.tabular.solvers import Advance, Method
 
 
 class Sweep(NamedTuple):
-    """Values of one state, for each radius R; what can't be judged is None."""
+    """Values of one state, for each of R radii; None where they can't be computed."""
 
     radius: np.ndarray  # [R]
-    value: np.ndarray  # [R] of the policy for that radius, against nature
+    value: np.ndarray  # [R] of the robust policy for that radius, in the worst case
     nominal: float  # of the nominal policy in the nominal model
-    nominal_value: np.ndarray | None  # [R] of the policy for that radius in the nominal model
-    unprotected: np.ndarray | None  # [R] of the nominal policy against nature
-    error_bound: float  # the largest of all
+    nominal_value: np.ndarray | None  # [R] of the robust policy in the nominal model
+    unprotected: np.ndarray | None  # [R] of the nominal policy in the worst case
+    error_bound: float  # the largest of all solutions
     iterations: int
     seconds: float
 
     @property
     def price(self) -> np.ndarray | None:
-        """[R] what the robust policy loses in the nominal model."""
+        """[R] what the robust policy loses against the nominal one in the nominal model."""
         return None if self.nominal_value is None else np.maximum(self.nominal - self.nominal_value, 0.0)
 
     @property
     def protection(self) -> np.ndarray | None:
-        """[R] what it gains over the nominal policy in the worst case."""
+        """[R] what the robust policy gains over the nominal one in the worst case."""
         return None if self.unprotected is None else np.maximum(self.value - self.unprotected, 0.0)
 
 
@@ -49,16 +49,16 @@ def sweep_radii(
     advance: Callable[[int, float], None] | None = None,
     **setting: Unpack[Setting],
 ) -> Sweep:
-    """Solves a problem for a range of radii, and judges each policy in the nominal model and in the worst case.
+    """Solves a problem for a range of radii, and evaluates each policy in the nominal model and in the worst case.
 
-    Policies are judged if nature is the enemy. With a horizon and `support="all"` they are not: values of
-    the next stage are put into the rewards, which nature then must know of all successors.
+    Policies are evaluated only with `objective="robust"`. With a horizon and `support="all"` they are not: values of
+    the next stage are added to the rewards, which must then be known for all successors.
 
     Args:
       problem: the nominal model.
-      radii: [R] levels of the set, from the least to the greatest.
+      radii: [R] levels of the set, in increasing order.
       state: the state whose values are returned.
-      tol: the error bound to reach. Differences below four times that are taken for none.
+      tol: the error bound to reach. Differences below four times that are set to 0.
       method: as in `solve`.
       advance: called with the number of radii done and the fraction of the work done since its last call.
       **setting: as in `solve`, without a radius.
@@ -66,17 +66,17 @@ def sweep_radii(
     began = time.perf_counter()
     levels = np.asarray(radii, float)
     name = setting.get("set", "l1")
-    if name not in SETS:
-        raise unknown("set", name, SETS)
+    if name not in TABULAR_SETS:
+        raise unknown("set", name, TABULAR_SETS)
     if levels.ndim != 1 or not levels.size:
         raise DeeprokError(f"radii have the shape {list(levels.shape)}; give a list of at least one")
     if not 0 <= state < problem.states:
         raise DeeprokError(f"state is {state}; there are the states 0 to {problem.states - 1}")
     for radius in levels[[0, -1]]:
-        SETS[name].check_level(float(radius), field="radius")
+        TABULAR_SETS[name].check_level(float(radius), field="radius")
     staged_everywhere = setting.get("horizon") is not None and (setting.get("support") or problem.support) == "all"
-    judged = setting.get("objective", "robust") == "robust" and not staged_everywhere
-    parts = 1 + len(levels) * (3 if judged else 1)
+    evaluated = setting.get("objective", "robust") == "robust" and not staged_everywhere
+    parts = 1 + len(levels) * (3 if evaluated else 1)
     found: list[Solution] = []
     rows: list[tuple[float, ...]] = []
 
@@ -91,18 +91,18 @@ def sweep_radii(
         robust = solve(problem, **against, tol=tol, method=method, advance=report)
         found.append(robust)
         row = [_at(robust, state)]
-        if judged:
-            # Nature knows the one action of a state, and spends a shared budget on it.
+        if evaluated:
+            # The nominal policy is deterministic: a shared budget is spent on its one action.
             alone: Setting = {**against, "rect": "sa"}
-            row.append(_worth(problem, robust.policy, absent, tol, report)[state])
-            row.append(_worth(problem, plain.policy, alone, tol, report)[state])
+            row.append(_value_of(problem, robust.policy, absent, tol, report)[state])
+            row.append(_value_of(problem, plain.policy, alone, tol, report)[state])
         rows.append(tuple(row))
     columns = [np.array(column) for column in zip(*rows, strict=True)]
     bound = max(x.error_bound for x in (plain, *found))
     total = plain.iterations + sum(x.iterations for x in found)
-    value, nominal_value, unprotected = columns if judged else (columns[0], None, None)
+    value, nominal_value, unprotected = columns if evaluated else (columns[0], None, None)
     if nominal_value is not None and unprotected is not None:
-        # Differences below the error of their terms are none.
+        # Differences below the error of their terms are set to 0.
         nominal_value = np.where(_at(plain, state) - nominal_value > 4 * tol, nominal_value, _at(plain, state))
         unprotected = np.where(value - unprotected > 4 * tol, unprotected, value)
     seconds = time.perf_counter() - began
@@ -114,8 +114,8 @@ def _at(found: Solution, state: int) -> float:
     return float(found.values[(0, state) if found.values.ndim == 2 else state])
 
 
-def _worth(problem: RMDP, policy: np.ndarray, setting: Setting, tol: float, advance: Advance) -> np.ndarray:
-    """[S] what a policy is worth; with a horizon it has one rule for each stage."""
+def _value_of(problem: RMDP, policy: np.ndarray, setting: Setting, tol: float, advance: Advance) -> np.ndarray:
+    """[S] the values of a policy; with a horizon it has one decision rule for each stage."""
     horizon, discount = setting.get("horizon"), setting.get("discount", 0.99)
     if horizon is None:
         return evaluate(problem, policy, tol, advance, **setting).values

@@ -1,9 +1,9 @@
-"""Many runs at once: seeds in step within a process, and processes side by side.
+"""Many runs at once: seeds that share a compiled program within a process, and processes side by side.
 
-Seeds of gradient agents run in step, because small networks leave a core idle. A Kalman agent's
-covariance, unless it is a diagonal, fills the cache by itself, so each of its seeds has a process of
-its own. Which seeds were begun in step belongs to the run: it is kept in the folder, and a run that is
-trained on has its place among them again, however many processes there are then.
+Seeds of gradient agents are vmapped, because small networks leave a core idle. A Kalman agent's covariance, unless it
+is diagonal, fills the cache by itself, so each of its seeds has a process of its own. Which seeds were begun together
+belongs to the run: it is stored in the folder, and a resumed run has its place among them again, however many processes
+there are then.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from deeprok.core import cache
+from deeprok.core.console import WordConsole
 from deeprok.core.errors import DeeprokError
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config, check
 from deeprok.training.loop import OnInterrupt, Report, interruptions, progress_of, train_together
-from deeprok.training.progress import watched
+from deeprok.training.progress import training_line
 
 T = TypeVar("T")
 
@@ -56,6 +57,22 @@ def train(
     return folders
 
 
+@contextlib.contextmanager
+def watched(folders: Sequence[Path]) -> Iterator[Report | None]:
+    """For callers in Python: a line on standard error while runs train, if that is a terminal.
+
+    Args:
+      folders: run folders, each new or begun.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    configs = {folder: runs.read_config(folder) for folder in folders}
+    done = {folder: progress_of(folder)[1] for folder in folders}
+    with training_line(WordConsole(stderr=True), configs, done) as report:
+        yield report
+
+
 def create(config: Config, out: str | Path, seeds: Sequence[int] | None = None, jobs: int | None = None) -> list[Path]:
     """Makes the folders of `train`, whose arguments it takes."""
     if not isinstance(config, Config):
@@ -68,7 +85,7 @@ def create(config: Config, out: str | Path, seeds: Sequence[int] | None = None, 
         runs.create(Path(out), config)
         return [Path(out)]
     # Decided here, so that a training that is killed before its first step keeps to it too.
-    groups = _shares(seeds, jobs or count_cores()) if config.in_step else ()
+    groups = _shares(seeds, jobs or count_cores()) if config.shares_program else ()
     return runs.create_seeds(Path(out), config, seeds, groups)
 
 
@@ -121,7 +138,7 @@ def check_count(jobs: int | None) -> None:
 def _groups(folders: Sequence[Path], jobs: int) -> list[list[Path]]:
     """Unfinished runs, in the groups that are trained together; new runs are put into groups, which they keep."""
     alone: list[list[Path]] = []
-    in_step: dict[tuple[Path, str], list[Path]] = {}
+    sharing: dict[tuple[Path, str], list[Path]] = {}
     seeds: dict[Path, int] = {}
     for folder in folders:
         config = runs.read_config(folder)
@@ -129,12 +146,12 @@ def _groups(folders: Sequence[Path], jobs: int) -> list[list[Path]]:
             continue
         with runs.hold([folder]):  # refused before anything is begun
             seeds[folder] = config.seed
-        if config.in_step:
-            in_step.setdefault((folder.parent, config.digest()), []).append(folder)
+        if config.shares_program:
+            sharing.setdefault((folder.parent, config.digest()), []).append(folder)
         else:
             alone.append([folder])
     groups: dict[tuple[Path, str, tuple[int, ...]], list[Path]] = {}
-    for like, siblings in in_step.items():
+    for like, siblings in sharing.items():
         kept = {folder: runs.read_group(folder) or () for folder in siblings}
         if not all(kept.values()):
             # All that have no checkpoint, since the files of a plan that a kill cut short say nothing.
@@ -180,12 +197,13 @@ def _side_by_side(
     waiting = list(groups)
     workers: list[_Worker] = []
     problems: list[str] = []
-    with interruptions(on_interrupt) as interrupted, tempfile.TemporaryDirectory(prefix="deeprok-") as cache:
+    # Seeds share their programs: compiling takes half as long as training does.
+    with interruptions(on_interrupt) as interrupted, cache.shared() as environment:
         try:
             while (waiting or workers) and not interrupted.is_set():
                 while waiting and free:
                     try:
-                        workers.append(_start_worker(waiting.pop(0), free[-1], cache))
+                        workers.append(_start_worker(waiting.pop(0), free[-1], environment))
                         free.pop()
                     except DeeprokError as error:  # another process got hold of its folder
                         problems.append(str(error))
@@ -241,7 +259,7 @@ work()
 """
 
 
-def _start_worker(group: Sequence[Path], core: int, cache: str) -> _Worker:
+def _start_worker(group: Sequence[Path], core: int, environment: Mapping[str, str]) -> _Worker:
     locks = contextlib.ExitStack()
     held = locks.enter_context(runs.hold(group))
     for folder in group:
@@ -250,15 +268,13 @@ def _start_worker(group: Sequence[Path], core: int, cache: str) -> _Worker:
     # A worker has one core: threads that BLAS starts for the others would wait for each other there,
     # which makes a small Cholesky a hundred times slower.
     threads = {f"{library}_NUM_THREADS": "1" for library in ("OPENBLAS", "MKL", "OMP")}
-    # Seeds share their programs: compiling takes half as long as training does.
-    compiled = {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}
     # A session of its own, so that the terminal's Ctrl-C reaches it through us, once.
     process = subprocess.Popen(
         [sys.executable, "-c", _WORKER, str(core), *map(str, group)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        env={**compiled, **os.environ, **threads},
+        env={**environment, **threads, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         start_new_session=True,
         pass_fds=held,
     )
@@ -290,6 +306,7 @@ def work() -> None:
     core, folders = int(sys.argv[1]), [Path(name) for name in sys.argv[2:]]
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
+    cache.enable(warn=lambda said: None)  # the parent warned
     try:
         train_together(folders)
     except KeyboardInterrupt:
@@ -297,3 +314,6 @@ def work() -> None:
     except DeeprokError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
+    except Exception as error:  # of a user's own part, most likely
+        print(f"{type(error).__name__}: {error}; train with --jobs 1 to see where", file=sys.stderr)
+        sys.exit(1)

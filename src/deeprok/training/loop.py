@@ -10,23 +10,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import gammaincinv
 
-from deeprok.agents.exploration import linear_epsilon
 from deeprok.core.errors import DeeprokError
-from deeprok.core.pytree import select
-from deeprok.estimators import Health
-from deeprok.evaluation.grid import ensemble_policy, play_episodes
+from deeprok.core.pytree import pytree_dataclass, select
+from deeprok.evaluation.play import play_episodes
+from deeprok.evaluation.policies import ensemble_policy
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
-from deeprok.runs.folder import Best
 from deeprok.runs.settings import Config
-from deeprok.training.scan import Log, Program, RunState, make_program
+from deeprok.training.health import breakdown, make_spread, metrics_line
+from deeprok.training.scan import Program, RunState, make_program
 from deeprok.uncertainty import sample_box
 
 #: Called after each chunk with the folder and the line added to its `metrics.jsonl`.
@@ -39,6 +37,27 @@ T = TypeVar("T")
 
 _CHECKPOINT_SECONDS = 30.0
 _TRIAL_SEED = 20170307  # the same held-out models and episodes for every run
+
+
+@pytree_dataclass
+class Best:
+    """The weights that did best in the trials on held-out models."""
+
+    belief: Any  # the estimator's record
+    trial_return: jax.Array  # [] mean return of that trial; −∞ before the first
+    steps: jax.Array  # [] int32, when it was
+
+
+def templates(program: Program) -> tuple[RunState, Best]:
+    """Shapes of what a checkpoint of this program holds."""
+    run = jax.eval_shape(program.init, jax.random.key(0))
+    theta = jax.eval_shape(program.learner.view.mean, run.agent.belief)
+    best = Best(
+        belief=run.agent.belief,
+        trial_return=jax.ShapeDtypeStruct((), theta.dtype),  # type: ignore[arg-type]
+        steps=run.steps,
+    )
+    return run, best
 
 
 def train_together(
@@ -98,51 +117,50 @@ def _train_group(
     # Stacked on the host and copied to the device, so that no two donated buffers are the same.
     states, best = jax.tree.map(lambda *leaves: jnp.array(np.stack(leaves)), *members)
     trial = _make_trial(config, program)
-    look = _make_look(program)
+    measure = make_spread(program.learner)
     broken: dict[int, str] = {}
     steps = np.array(states.steps)  # a copy, as the states are donated
-    clocks = program.clock(states)
+    done = program.chunks_done(states)
     # Those that a kill left behind the others go first. Until they have come to where those are, what the
     # program makes of the others is not used: each then takes its place as its checkpoint has it.
     unfinished = [i for i in _unfinished(states, config) if i in places]
-    t = min((int(clocks[i]) for i in unfinished), default=0)
-    ahead = {i: (int(clocks[i]), members[i]) for i in unfinished if clocks[i] > t}
+    chunk = min((int(done[i]) for i in unfinished), default=0)
+    ahead = {i: (int(done[i]), members[i]) for i in unfinished if done[i] > chunk}
     del members
     saved = time.monotonic()
     with interruptions(on_interrupt) as interrupted:
         while True:
-            for i in [i for i, (clock, _) in ahead.items() if clock == t]:
+            for i in [i for i, (index, _) in ahead.items() if index == chunk]:
                 states, best = _put((states, best), ahead.pop(i)[1], i)
             active = [i for i in _unfinished(states, config) if i in places and i not in broken and i not in ahead]
             if not active and ahead:
-                t = min(clock for clock, _ in ahead.values())
+                chunk = min(index for index, _ in ahead.values())
                 continue
             if not active:
                 break
             began = time.monotonic()
-            states, log = program.chunk(states, t)
-            chunk = t // config.chunk_steps
-            t += config.chunk_steps
+            states, log = program.advance(states, chunk)
+            chunk += 1
             unfinished = _unfinished(states, config)
             # Each run is tried when it would be if it ran alone: regularly, and when it has finished.
-            due = [i for i in active if (chunk + 1) % config.trial_every == 0 or i not in unfinished]
+            due = [i for i in active if chunk % config.trial_every == 0 or i not in unfinished]
             if due:
                 scores = trial(states.agent.belief)
                 tried = np.isin(np.arange(len(seeds)), due)
                 best = _better(best, states.agent.belief, scores, states.steps, tried)
-            spread = look(states.agent.belief)
+            spread = measure(states.agent.belief)
             before, steps = steps, np.array(states.steps)
             seconds = time.monotonic() - began
             for i in active:
                 folder = places[i]
-                problem = _breakdown(states, log, spread, i, program, config)
+                problem = breakdown(states, log, spread, i, program.learner)
                 if problem:
                     kept = progress_of(folder)[0]
                     left = f"{folder} keeps its checkpoint of step {kept}" if kept else "it had no checkpoint yet"
                     where = f"seed {seeds[i]}: between steps {before[i]} and {steps[i]}"
                     broken[i] = f"{where} {problem}, in a new run ({left})"
                     continue
-                line = _metrics(states, log, spread, i, config, seconds)
+                line = metrics_line(states, log, spread, i, program.learner, seconds)
                 if i in due:
                     line["trial_return"] = float(scores[i])
                 runs.append_metrics(folder, line)
@@ -164,13 +182,13 @@ def _read_member(
     folder: Path | None, seed: int, program: Program, init: Callable[..., RunState]
 ) -> tuple[RunState, Best]:
     """Where a run is: at its checkpoint or, if it has none or has no folder here, at its beginning."""
-    run_template, best_template = runs.templates(program)
+    run_template, best_template = templates(program)
     path = folder / runs.CHECKPOINT if folder else None
     if path and path.exists():
         run = checkpoint.load(path, "run", run_template)
         best = checkpoint.load(path, "best", best_template)
     else:
-        run = init(jax.random.key(seed), runs.load_prior(folder, program) if folder else None)
+        run = init(jax.random.key(seed), runs.load_prior(folder, program.learner) if folder else None)
         # Until the first trial there is nothing better than the prior.
         best = Best(
             belief=run.agent.belief,
@@ -192,13 +210,13 @@ def _put(group: T, member: T, i: int) -> T:
 def _make_trial(config: Config, program: Program) -> Callable[[Any], jax.Array]:
     """A function `beliefs -> [S]` mean returns on held-out models drawn from the box."""
     models_key, episodes_key = jax.random.split(jax.random.key(_TRIAL_SEED))
-    box = config.make_box(program.world)
+    view = program.learner.view
+    box = config.make_box(view.env)
 
     def trial(belief: Any) -> jax.Array:
-        theta = program.estimator.mean(belief)
-        policy = ensemble_policy(program.network, theta[None], "mean")
+        policy = ensemble_policy(view.network, view.env.actions, view.mean(belief)[None], "mean")
         models = sample_box(models_key, box, (config.trial_models,))
-        return jnp.mean(play_episodes(program.world, policy, models, episodes_key, config.trial_epsilon))
+        return jnp.mean(play_episodes(view.env, policy, models, episodes_key, config.trial_epsilon))
 
     return jax.jit(jax.vmap(trial))
 
@@ -212,98 +230,6 @@ def _better(best: Best, beliefs: Any, scores: jax.Array, steps: jax.Array, tried
 
 def _unfinished(states: RunState, config: Config) -> list[int]:
     return [int(i) for i in np.flatnonzero(np.asarray(states.episodes) < config.episodes)]
-
-
-def _epsilon(steps: int, config: Config) -> float:
-    if config.explore != "epsilon" or config.row.estimator == "policy":
-        return 0.0
-    return float(linear_epsilon(steps, config.epsilon_start, config.epsilon_end, config.epsilon_steps))
-
-
-class Spread(NamedTuple):
-    """How wide the beliefs of several seeds are."""
-
-    trace: jax.Array  # [S] of P
-    least: jax.Array  # [S] least variance of a weight
-    largest: jax.Array  # [S]
-    definite: jax.Array  # [S] bool
-
-
-def _make_look(program: Program) -> Callable[[Any], Spread | None]:
-    """A function `beliefs -> Spread` for posteriors; None for points."""
-    posterior = program.estimator.posterior
-
-    def look(belief: Any) -> Spread | None:
-        if posterior is None:
-            return None
-        variances = posterior.variances(belief)
-        return Spread(jnp.sum(variances), jnp.min(variances), jnp.max(variances), posterior.definite(belief))
-
-    return jax.jit(jax.vmap(look))
-
-
-def _metrics(
-    states: RunState,
-    log: Log,
-    spread: Spread | None,
-    i: int,
-    config: Config,
-    seconds: float,
-) -> dict[str, Any]:
-    """A line of `metrics.jsonl` for the i-th run's chunk."""
-    after = int(states.steps[i])
-    returns = np.asarray(log.earned[i])[np.asarray(log.ended[i])]
-    updates = np.asarray(log.learned[i])
-    line: dict[str, Any] = {
-        "steps": after,
-        "episodes": int(states.episodes[i]),
-        "returns": returns.tolist(),
-        "epsilon": _epsilon(after, config),
-        "seconds": round(seconds, 3),
-    }
-    if len(losses := np.asarray(log.fit.loss[i])[updates]):
-        line["loss"] = float(losses.mean())
-        if log.fit.health:
-            health = jax.tree.map(lambda column: np.asarray(column[i])[updates], log.fit.health)
-            line |= _health(health, len(losses) * config.batch_size)
-    if spread:
-        line |= {"trace": float(spread.trace[i]), "variances": [float(spread.least[i]), float(spread.largest[i])]}
-    belief = jax.tree.map(lambda leaf: leaf[i], states.agent.belief)
-    return line | config.part.metrics(config.estimator, belief)
-
-
-def _health(health: Health, observations: int) -> dict[str, Any]:
-    """What the metrics tell of a Kalman belief's updates in a chunk."""
-    low, high = 2.0 * gammaincinv(observations / 2, (0.025, 0.975)) / observations  # quantiles of χ², over its mean
-    return {
-        "innovation_variance": float(health.variance.min()),
-        "consistency": float(health.consistency.mean()),
-        "consistency_band": [float(low), float(high)],
-        "gain": float(health.gain.mean()),
-        "capped": int(health.capped.max()),
-        "floored": int(health.floored.sum()),
-    }
-
-
-def _breakdown(
-    states: RunState, log: Log, spread: Spread | None, i: int, program: Program, config: Config
-) -> str | None:
-    """What is wrong with the i-th run after a chunk, and what to change; None if nothing is."""
-    belief = jax.tree.map(lambda leaf: leaf[i], states.agent.belief)
-    updates = np.asarray(log.learned[i])
-    loss = np.asarray(log.fit.loss[i])[updates]
-    remedy = config.part.remedy(config.estimator)
-    # Weights that are no numbers spoil later variances too; it is the variance's fault if the
-    # innovation was still a number.
-    if log.fit.health:
-        variance = np.asarray(log.fit.health.variance[i])[updates]
-        if (bad := ~(variance > 0) & np.isfinite(loss)).any():
-            return f"an innovation variance was not positive ({variance[bad][0]:g}); {remedy}"
-    if not np.isfinite(np.asarray(program.estimator.mean(belief))).all():
-        return f"the weights became infinite or not a number; {remedy}"
-    if spread and not spread.definite[i]:
-        return f"the posterior over the weights stopped being a distribution; {remedy}"
-    return None
 
 
 def _save(folder: Path, states: RunState, best: Best, i: int) -> None:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-from deeprok.core.console import WordConsole
-from deeprok.runs import folder as runs
-from deeprok.runs.settings import Config
-from deeprok.training.loop import Report, progress_of
+if TYPE_CHECKING:
+    from deeprok.runs.settings import Config
+    from deeprok.training.loop import Report
 
 _SECONDS = 10.0
 
@@ -170,25 +168,8 @@ def training_line(console: Console, configs: Mapping[Path, Config], done: Mappin
 
 def _chunk(configs: Mapping[Path, Config]) -> str:
     """What comes before the first report."""
-    steps = {config.chunk_steps for config in configs.values()}
+    steps = {config.make_learner().chunk_steps for config in configs.values()}
     return f"{steps.pop():,} steps" if len(steps) == 1 else "chunk of steps"
-
-
-@contextlib.contextmanager
-def watched(folders: Sequence[Path]) -> Iterator[Report | None]:
-    """For callers in Python: a line on standard error while runs train, if that is a terminal.
-
-    Args:
-      folders: run folders, each new or begun.
-    """
-    if not sys.stderr.isatty():
-        yield None
-        return
-    configs = {folder: runs.read_config(folder) for folder in folders}
-    with training_line(
-        WordConsole(stderr=True), configs, {folder: progress_of(folder)[1] for folder in folders}
-    ) as report:
-        yield report
 
 
 def _status(last: Mapping[Path, Mapping[str, Any]]) -> str:
@@ -211,6 +192,8 @@ class _Clock:
 
     def __init__(self, configs: Mapping[Path, Config]) -> None:
         self.configs = configs
+        self.chunk_steps = {path: config.make_learner().chunk_steps for path, config in configs.items()}
+        self.horizon = {path: config.make_env().horizon for path, config in configs.items()}
         self.pace = Pace()
         self.taken = 0
         self.tried = False
@@ -219,7 +202,7 @@ class _Clock:
 
     def speak(self, folder: Path, line: Mapping[str, Any], last: Mapping[Path, Mapping[str, Any]]) -> tuple[str, str]:
         """Takes a new line into account; says the time left, and the steps a second, once they are known."""
-        taken = line["steps"] - self.steps.get(folder, line["steps"] - self.configs[folder].chunk_steps)
+        taken = line["steps"] - self.steps.get(folder, line["steps"] - self.chunk_steps[folder])
         self.taken += taken
         self.steps[folder] = line["steps"]
         self.length[folder] = taken / max(1, len(line["returns"]))
@@ -228,7 +211,7 @@ class _Clock:
             self.pace.restart()  # the first trial was compiled, too
         left = sum(
             (config.episodes - last[path]["episodes"])
-            * (min(self.length.get(path, config.horizon), config.horizon) + config.horizon)
+            * (min(self.length.get(path, self.horizon[path]), self.horizon[path]) + self.horizon[path])
             / 2
             for path, config in self.configs.items()
         )

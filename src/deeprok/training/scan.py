@@ -1,4 +1,4 @@
-"""Training: chunks of a jitted scan, many seeds in step.
+"""Training in JAX environments: chunks of a jitted scan, for several seeds at once.
 
 Everything here is pure; `deeprok.training.loop` loops over the chunks.
 """
@@ -14,33 +14,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deeprok.agents.network import QNetwork
-from deeprok.agents.q_learning import Draw, Values, make_agent
-from deeprok.core.pytree import record, select
-from deeprok.environments import World, branch, with_model
+from deeprok.agents.learner import Learner, Played, PlaysSteps, PlaysTrajectories, State, Task
+from deeprok.core.pytree import pytree_dataclass, select
+from deeprok.environments import branch, with_model
 from deeprok.environments.base import Model, Transition
-from deeprok.estimators import Estimator, Fit, Keeper
+from deeprok.environments.rollout import play_trajectories
+from deeprok.estimators import Fit
 from deeprok.runs.settings import Config
 from deeprok.uncertainty import sample_box
 
 
-@record
+@pytree_dataclass
 class Episode:
     """The episode under way."""
 
-    state: Any  # the world's state
+    state: Any  # the environment's state
     obs: jax.Array  # [D]
     acting: Model  # name -> [], the model acted on
-    models: Model  # name -> [M], the models that label; empty for nominal labels
+    models: Model  # name -> [M], the models of a robust target; empty for a nominal one
     step: jax.Array  # [] int32
     earned: jax.Array  # [] return so far
 
 
-@record
+@pytree_dataclass
 class RunState:
-    """A run between two steps: with its settings, all that its future depends on."""
+    """A run between two chunks: with its settings, all that its future depends on."""
 
-    agent: Any  # AgentState, or PolicyState
+    agent: State  # the learner's
     episode: Any  # Episode; None where whole trajectories are played
     key: jax.Array  # [2] uint32 data of the key that every step's key is folded from
     episodes: jax.Array  # [] int32, finished
@@ -48,76 +48,116 @@ class RunState:
     snapshots: jax.Array  # [K, n], row k: the mean weights after (k + 1)·snapshot_every episodes; 0 until then
 
 
-@record
+@pytree_dataclass
 class StepDraw:
-    """All that chance contributes to one step."""
+    """All random numbers of one step."""
 
-    agent: Draw
-    world: jax.Array  # [2] uint32 data of the key for the world's step
+    agent: Any  # the learner's
+    env: jax.Array  # [2] uint32 data of the key for the environment's step
     fresh: Episode  # the episode that begins if this step ends one
 
 
 class Log(NamedTuple):
     """What one update and the steps since the last one leave behind."""
 
-    ended: jax.Array  # [train_every] bool, whether each step ended an episode
-    earned: jax.Array  # [train_every] the return so far after each step
+    ended: jax.Array  # [...] bool, whether each step, or trajectory, ended an episode
+    earned: jax.Array  # [...] the return so far after each
     learned: jax.Array  # [] bool, whether the update changed anything
     fit: Fit
 
 
 class Program(NamedTuple):
-    """A run's settings made executable: all that the drivers and those who look at a run know of it.
+    """A run made executable: all that the loop over chunks knows of it.
 
     Attributes:
-      world: the world.
-      network: what the weights are the weights of.
-      estimator: keeper of the belief over them, `RunState.agent.belief`.
-      values: `(belief, obs) -> (mean, deviation)` of Q [C, A] at observations [C, D]; None for a policy.
-      init: `(key, belief=None) -> RunState`, from a given belief or from fresh weights.
-      chunk: `(states, t) -> (states, Log)`, jitted: `chunk_steps` steps from step t on, for
-        states stacked along a first axis of seeds, which are donated.
-      clock: `states -> [S]`, the step t that each of stacked states goes on from, unless it has finished.
+      learner: what learns.
+      init: `(key, belief=None) -> RunState`, from a given estimate of the weights or from fresh ones.
+      advance: `(states, index) -> (states, Log)`, jitted: the chunk of that index, for states stacked along a first
+        axis of seeds, which are donated.
+      chunks_done: `states -> [S]`, how many chunks each of stacked states has behind it, unless it has finished.
     """
 
-    world: World
-    network: QNetwork
-    estimator: Estimator | Keeper
-    values: Values | None
+    learner: Learner
     init: Callable[..., RunState]
-    chunk: Callable[[RunState, int], tuple[RunState, Log]]
-    clock: Callable[[RunState], np.ndarray]
-
-
-#: Places in a chunk at which snapshots are taken, so that the steps between pay nothing for them.
-_LOOKS = 20
+    advance: Callable[[RunState, int], tuple[RunState, Log]]
+    chunks_done: Callable[[RunState], np.ndarray]
 
 
 def make_program(config: Config) -> Program:
     """Builds the functions that a run consists of."""
-    if config.row.estimator == "policy":
-        from deeprok.agents.policy.gradient import make_policy_program  # which is made of this module's records
+    task, learner = config.task(), config.make_learner()
+    plays = learner.plays
+    driver = (
+        _by_steps(task, learner, plays) if isinstance(plays, PlaysSteps) else _by_trajectories(task, learner, plays)
+    )
 
-        return make_policy_program(config)
-    world = config.make_world()
-    agent = make_agent(config, world)
-    box = config.make_box(world)
-    models = config.make_models(world)
-    robust = config.row.robust
-    rounds = config.chunk_steps // config.train_every
-    looks = math.gcd(rounds, _LOOKS)
+    def one_by_one(runs: RunState, index: jax.Array) -> tuple[RunState, Log]:
+        """Covariances gain nothing from a vmap, in which conditions would compute both sides."""
+        if len(runs.steps) == 1:  # without the copies that a loop makes
+            return jax.tree.map(lambda leaf: leaf[None], driver.chunk(jax.tree.map(lambda leaf: leaf[0], runs), index))
+        return jax.lax.map(lambda run: driver.chunk(run, index), runs)
+
+    # One thread: these matrices are too small to share, and sums keep one order on every machine.
+    options = {"xla_cpu_multi_thread_eigen": False}
+    each = jax.vmap(driver.chunk, in_axes=(0, None)) if learner.seeds == "vmap" else one_by_one
+    advance = jax.jit(each, donate_argnums=0, compiler_options=options)
+    return Program(learner, driver.init, advance, driver.chunks_done)
+
+
+class _Driver(NamedTuple):
+    """One way of playing, for one seed; as in `Program`."""
+
+    init: Callable[..., RunState]
+    chunk: Callable[[RunState, jax.Array], tuple[RunState, Log]]
+    chunks_done: Callable[[RunState], np.ndarray]
+
+
+def _start(task: Task, learner: Learner, keys: tuple[jax.Array, jax.Array], belief: Any, episode: Any) -> RunState:
+    agent = learner.init(keys[0], belief)
+    theta = learner.view.mean(agent.belief)
+    return RunState(
+        agent=agent,
+        episode=episode,
+        key=jax.random.key_data(keys[1]),
+        episodes=jnp.int32(0),
+        steps=jnp.int32(0),
+        snapshots=jnp.zeros((task.snapshots, *theta.shape), theta.dtype),
+    )
+
+
+def _with_snapshots(task: Task, learner: Learner, before: RunState, after: RunState, most: int) -> RunState:
+    """The run with the snapshots that became due; `most` episodes can have ended since."""
+    if not task.snapshots:
+        return after
+    # Where short episodes make several due at once, they are the same.
+    rows = after.episodes // task.snapshot_every - 1 - jnp.arange(most // task.snapshot_every + 1)
+    due = jnp.where(rows >= before.episodes // task.snapshot_every, rows, task.snapshots)
+    mean = learner.view.mean(after.agent.belief)
+    return dataclasses.replace(after, snapshots=after.snapshots.at[due].set(mean, mode="drop"))
+
+
+#: Places in a chunk at which snapshots are taken, so that the steps between pay nothing for them.
+_SEGMENTS = 20
+
+
+def _by_steps(task: Task, learner: Learner, plays: PlaysSteps) -> _Driver:
+    """One episode after the other, an update every few steps."""
+    env, box, models = task.env, task.box, task.models
+    robust = task.target.robust
+    every, rounds = plays.steps_per_update, plays.updates_per_chunk
+    segments = math.gcd(rounds, _SEGMENTS)
 
     def begin_episode(key: jax.Array) -> Episode:
         models_key, acting_key, state_key = jax.random.split(key, 3)
         drawn = models.draw(models_key)
-        if config.acting == "sampled":
+        if task.acting == "sampled":
             acting = sample_box(acting_key, box, ())
-        elif config.acting == "member":
+        elif task.acting == "member":
             member = jax.random.randint(acting_key, (), 0, models.size)
             acting = {name: values[member] for name, values in drawn.items()}
         else:
-            acting = {name: jnp.asarray(getattr(world.nominal, name), float) for name in box}
-        state, obs = world.reset(state_key, with_model(world.nominal, acting))
+            acting = {name: jnp.asarray(getattr(env.nominal, name), float) for name in box}
+        state, obs = env.reset(state_key, with_model(env.nominal, acting))
         return Episode(
             state=state,
             obs=obs,
@@ -129,33 +169,24 @@ def make_program(config: Config) -> Program:
 
     def init(key: jax.Array, belief: Any = None) -> RunState:
         weights_key, episode_key, steps_key = jax.random.split(key, 3)
-        start = agent.init(weights_key, models.size if robust else 1, belief)
-        return RunState(
-            agent=start,
-            episode=begin_episode(episode_key),
-            key=jax.random.key_data(steps_key),
-            episodes=jnp.int32(0),
-            steps=jnp.int32(0),
-            snapshots=jnp.zeros((config.snapshots, *start.target.shape), start.target.dtype),
-        )
+        return _start(task, learner, (weights_key, steps_key), belief, begin_episode(episode_key))
 
     def draw(key: jax.Array) -> StepDraw:
-        agent_key, world_key, reset_key = jax.random.split(key, 3)
+        agent_key, env_key, reset_key = jax.random.split(key, 3)
         return StepDraw(
-            agent=agent.draw(agent_key),
-            world=jax.random.key_data(world_key),
+            agent=learner.draw(agent_key, ()),
+            env=jax.random.key_data(env_key),
             fresh=begin_episode(reset_key),
         )
 
-    def play(run: RunState, t: jax.Array, active: jax.Array, drawn: StepDraw) -> tuple[RunState, Any]:
-        """One step in the world, remembered."""
+    def step(run: RunState, t: jax.Array, active: jax.Array, drawn: StepDraw) -> tuple[RunState, Any]:
+        """One step in the environment, observed by the learner."""
         episode = run.episode
-        world_key = jax.random.wrap_key_data(drawn.world)
-        action = agent.act(run.agent, drawn.agent, episode.obs, t)
-        physics = with_model(world.nominal, episode.acting)
-        happened = world.step(world_key, episode.state, action, physics)
+        env_key = jax.random.wrap_key_data(drawn.env)
+        action, _ = learner.act(run.agent, drawn.agent, episode.obs, t)
+        happened = env.step(env_key, episode.state, action, with_model(env.nominal, episode.acting))
         if robust:
-            outcomes = branch(world, world_key, episode.state, action, episode.models)
+            outcomes = branch(env, env_key, episode.state, action, episode.models)
         else:
             outcomes = jax.tree.map(lambda leaf: leaf[None], happened)
         transition = Transition(
@@ -166,7 +197,7 @@ def make_program(config: Config) -> Program:
             terminated=outcomes.terminated,
         )
         earned = episode.earned + happened.reward
-        truncated = episode.step + 1 >= config.horizon
+        truncated = episode.step + 1 >= env.horizon
         ended = active & (happened.terminated | truncated)
         continued = Episode(
             state=happened.state,
@@ -177,62 +208,78 @@ def make_program(config: Config) -> Program:
             earned=earned,
         )
         following = select(ended, drawn.fresh, continued)
-        remembered = agent.remember(run.agent, transition, t, active)
-        played = RunState(
-            agent=agent.renew(remembered, drawn.agent, ended),
+        after = RunState(
+            agent=plays.observe(run.agent, transition, drawn.agent, t, ended, active),
             episode=select(active, following, episode),
             key=run.key,
             episodes=run.episodes + ended,
             steps=run.steps + active,
             snapshots=run.snapshots,
         )
-        return played, (ended, earned)
+        return after, (ended, earned)
 
     def update_round(run: RunState, moment: tuple[jax.Array, StepDraw]) -> tuple[RunState, Log]:
-        """`train_every` steps, then one update."""
+        """Some steps, then one update."""
         times, draws = moment
         played = []
-        for step in range(config.train_every):
-            t, drawn = jax.tree.map(lambda leaf, step=step: leaf[step], (times, draws))
-            active = run.episodes < config.episodes
-            run, seen = play(run, t, active, drawn)
+        for i in range(every):
+            t, drawn = jax.tree.map(lambda leaf, i=i: leaf[i], (times, draws))
+            active = run.episodes < task.episodes
+            run, seen = step(run, t, active, drawn)
             played.append(seen)
-        learned, fit = agent.learn(run.agent, drawn.agent, t, active)
+        learned, fit = learner.learn(run.agent, drawn.agent, t, active, None)
         ended, earned = (jnp.stack(column) for column in zip(*played, strict=True))
-        return dataclasses.replace(run, agent=learned), Log(ended, earned, active & (t >= config.warm_up), fit)
+        return dataclasses.replace(run, agent=learned), Log(ended, earned, active & (t >= plays.warm_up), fit)
 
-    def look(run: RunState, moments: tuple[jax.Array, StepDraw]) -> tuple[RunState, Log]:
-        """A part of a chunk, then a snapshot if it was due within."""
+    def segment(run: RunState, moments: tuple[jax.Array, StepDraw]) -> tuple[RunState, Log]:
+        """A part of a chunk, then a snapshot if one was due within it."""
         after, log = jax.lax.scan(update_round, run, moments)
-        if config.snapshots:
-            # Where short episodes make several due at once, they are the same.
-            steps = rounds // looks * config.train_every
-            newest = after.episodes // config.snapshot_every - 1
-            rows = newest - jnp.arange(steps // config.snapshot_every + 1)
-            due = jnp.where(rows >= run.episodes // config.snapshot_every, rows, config.snapshots)
-            mean = agent.estimator.mean(after.agent.belief)
-            after = dataclasses.replace(after, snapshots=after.snapshots.at[due].set(mean, mode="drop"))
-        return after, log
+        return _with_snapshots(task, learner, run, after, rounds // segments * every), log
 
-    def chunk(run: RunState, t: jax.Array) -> tuple[RunState, Log]:
-        times = t + jnp.arange(rounds * config.train_every).reshape(looks, rounds // looks, config.train_every)
+    def chunk(run: RunState, index: jax.Array) -> tuple[RunState, Log]:
+        steps = jnp.arange(rounds * every).reshape(segments, rounds // segments, every)
+        times = index * (rounds * every) + steps
         key = jax.random.wrap_key_data(run.key)
         # Random numbers depend on the seed and the step alone, so the whole chunk's are drawn at
         # once; inside the scan each draw would cost more than an update of the network.
         draws = jax.vmap(jax.vmap(jax.vmap(lambda t: draw(jax.random.fold_in(key, t)))))(times)
-        run, log = jax.lax.scan(look, run, (times, draws))
+        run, log = jax.lax.scan(segment, run, (times, draws))
         return run, jax.tree.map(lambda leaf: leaf.reshape(rounds, *leaf.shape[2:]), log)
 
-    def one_by_one(runs: RunState, t: jax.Array) -> tuple[RunState, Log]:
-        """Covariances gain nothing from being in step, and in a vmap conditions compute both sides."""
-        if len(runs.steps) == 1:  # without the copies that a loop makes
-            return jax.tree.map(lambda leaf: leaf[None], chunk(jax.tree.map(lambda leaf: leaf[0], runs), t))
-        return jax.lax.map(lambda run: chunk(run, t), runs)
+    return _Driver(init, chunk, lambda states: np.asarray(states.steps) // (rounds * every))
 
-    # One thread: these matrices are too small to share, and sums keep one order on every machine.
-    options = {"xla_cpu_multi_thread_eigen": False}
-    each = jax.vmap(chunk, in_axes=(0, None)) if config.in_step else one_by_one
-    together = jax.jit(each, donate_argnums=0, compiler_options=options)
-    return Program(
-        world, agent.network, agent.estimator, agent.values, init, together, lambda states: np.asarray(states.steps)
-    )
+
+def _by_trajectories(task: Task, learner: Learner, plays: PlaysTrajectories) -> _Driver:
+    """Whole trajectories side by side, then one update from all of them."""
+    count = plays.trajectories
+
+    def init(key: jax.Array, belief: Any = None) -> RunState:
+        weights_key, steps_key = jax.random.split(key)
+        return _start(task, learner, (weights_key, steps_key), belief, None)
+
+    def chunk(run: RunState, index: jax.Array) -> tuple[RunState, Log]:
+        active = run.episodes < task.episodes
+        keys = jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(run.key), index), 4)
+        state, drawn = plays.models(run.agent, keys[jnp.array([0, 3])], index)
+        models = {name: jnp.tile(values, count // len(values)) for name, values in drawn.items()}
+        played = play_trajectories(
+            task.env, lambda noise, obs: learner.act(state, noise, obs, index), models, keys[1], learner.draw
+        )
+        learned, fit = learner.learn(state, keys[2], index, active, Played(played, drawn))
+        after = RunState(
+            agent=select(active, learned, run.agent),
+            episode=None,
+            key=run.key,
+            episodes=run.episodes + count * active,
+            steps=run.steps + jnp.sum(played.alive, dtype=jnp.int32) * active,
+            snapshots=run.snapshots,
+        )
+        log = Log(
+            ended=jnp.broadcast_to(active, (1, count)),
+            earned=jnp.sum(played.reward, axis=0)[None],
+            learned=active[None],
+            fit=jax.tree.map(lambda leaf: leaf[None], fit),
+        )
+        return _with_snapshots(task, learner, run, after, count), log
+
+    return _Driver(init, chunk, lambda states: np.asarray(states.episodes) // count)

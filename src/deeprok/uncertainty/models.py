@@ -1,17 +1,20 @@
-"""Sets of models: which physics nature may choose from.
+"""Sets of models: the parameters that nature may choose from.
 
 A box, a grid and a list are written as text, in one grammar:
 
     pole_length=0.2:1.4,cart_mass=0.1:7            a box: a range for each name
     pole_length=0.2:1.4:7,cart_mass=0.1:7:7        a grid: both edges and what lies evenly between
     pole_length=0.5,cart_mass=1.5; pole_length=1   a list: grids of one point, joined by semicolons
+
+In Python they may be dictionaries as well. Settings store text, which `box_text`, `values_text` and `models_text` make
+of dictionaries without rounding; `read_grid` takes a grid in either form.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -56,13 +59,13 @@ def from_box(box: Box, count: int, draw: Draw = "pairs") -> ModelSet:
     """
     if draw == "pairs":
         return ModelSet(count, lambda key: sample_box(key, box, (count,)))
-    index = np.indices((count,) * len(box)).reshape(len(box), -1)
 
     def product(key: jax.Array) -> Model:
         drawn = sample_box(key, box, (count,))
+        index = np.indices((count,) * len(box)).reshape(len(box), -1)
         return {name: drawn[name][i] for name, i in zip(box, index, strict=True)}
 
-    return ModelSet(index.shape[1], product)
+    return ModelSet(count ** len(box), product)
 
 
 def from_list(models: Mapping[str, np.ndarray]) -> ModelSet:
@@ -111,9 +114,7 @@ def parse_box(text: str, params: Any, origin: str = "box") -> dict[str, tuple[fl
 def parse_grid(text: str, params: Any, origin: str = "grid") -> dict[str, np.ndarray]:
     """Reads `name=low:high:count,…` or `name=value`, each name a quantity of `params`."""
     items = _items(text, params, origin, counted=True)
-    models = math.prod(max(1.0, numbers[2]) if len(numbers) == 3 else 1.0 for _, numbers in items)
-    if models > _MOST_MODELS:
-        raise DeeprokError(f"{origin} has {models:g} models; at most {_MOST_MODELS:,} are allowed, give fewer points")
+    _check_size(math.prod(max(1.0, numbers[2]) if len(numbers) == 3 else 1.0 for _, numbers in items), origin)
     return {name: _axis(name, numbers, origin) for name, numbers in items}
 
 
@@ -128,6 +129,129 @@ def parse_models(text: str, params: Any, origin: str = "fixed_models") -> dict[s
         )
         for name in names
     }
+
+
+def box_text(box: str | Mapping[str, Sequence[float]], origin: str = "box") -> str:
+    """A box as text: text as it is, a dictionary of ranges without rounding.
+
+    Args:
+      box: name -> (low, high), or text.
+      origin: the setting's name, for messages.
+
+    Example:
+      >>> box_text({"pole_length": (0.2, 1.4), "cart_mass": (0.1, 7)})
+      'pole_length=0.2:1.4,cart_mass=0.1:7.0'
+    """
+    if isinstance(box, str):
+        return box
+    _check_kind(box, Mapping, origin, "a dictionary, as {'name': (low, high)}", "name=low:high,…")
+    return _dict_text(box, origin, "name=low:high")
+
+
+def values_text(values: str | Mapping[str, float], origin: str = "nominal") -> str:
+    """Values of parameters as text: text as it is, a dictionary without rounding; an empty one is no text.
+
+    Args:
+      values: name -> value, or text.
+      origin: the setting's name, for messages.
+
+    Example:
+      >>> values_text({"cart_mass": 1.2})
+      'cart_mass=1.2'
+    """
+    if isinstance(values, str):
+        return values
+    _check_kind(values, Mapping, origin, "a dictionary, as {'name': value}", "name=value,…")
+    return _dict_text(values, origin, "name=value") if values else ""
+
+
+def models_text(models: str | Sequence[Mapping[str, float]], origin: str = "fixed_models") -> str:
+    """A list of models as text: text as it is, dictionaries without rounding.
+
+    Args:
+      models: for each model name -> value, or text.
+      origin: the setting's name, for messages.
+
+    Example:
+      >>> models_text([{"pole_length": 0.5, "cart_mass": 1.5}, {"pole_length": 1}])
+      'pole_length=0.5,cart_mass=1.5; pole_length=1.0'
+    """
+    if isinstance(models, str):
+        return models
+    form = "a list of dictionaries, as [{'name': value}, …]"
+    _check_kind(models, Sequence, origin, form, "name=value,…; name=value,…")
+    for model in models:
+        _check_kind(model, Mapping, f"a model of {origin}", "a dictionary, as {'name': value}")
+    if not models:
+        raise _unreadable(origin, "", "name=value")
+    return "; ".join(_dict_text(model, origin, "name=value") for model in models)
+
+
+def read_grid(grid: str | Mapping[str, Any], params: Any, origin: str = "grid") -> dict[str, np.ndarray]:
+    """The axes of a grid, given as text or as the values of each parameter.
+
+    Args:
+      grid: as `parse_grid` reads it, or name -> values: a number, or increasing numbers in a list or an array.
+      params: the environment's parameters.
+      origin: the argument's name, for messages.
+    """
+    if isinstance(grid, str):
+        return parse_grid(grid, params, origin)
+    _check_kind(grid, Mapping, origin, "a dictionary, as {'name': values}", "name=low:high:count,…")
+    if not grid:
+        raise _unreadable(origin, "", "name=low:high:count")
+    axes = {name: _axis_values(name, values, params, origin) for name, values in grid.items()}
+    _check_size(math.prod(len(axis) for axis in axes.values()), origin)
+    return axes
+
+
+def _axis_values(name: str, values: Any, params: Any, origin: str) -> np.ndarray:
+    """The values of a parameter as an array, checked."""
+    try:
+        axis = np.asarray(values)
+    except ValueError:  # lists of unequal lengths
+        axis = np.asarray("")
+    if axis.dtype.kind not in "iuf":
+        raise DeeprokError(f"{origin}: the values of {name} are {shown(values)}; they must be numbers")
+    axis = np.atleast_1d(axis).astype(float)
+    if axis.ndim != 1 or not len(axis):
+        raise DeeprokError(f"{origin}: the values of {name} have shape {axis.shape}; they must be a list of numbers")
+    for value in axis:
+        check_quantity(params, str(name), float(value), origin)
+    if not np.all(np.diff(axis) > 0):
+        raise DeeprokError(f"{origin}: the values of {name} are {shown(axis.tolist())}; each must be above the last")
+    return axis
+
+
+def _check_kind(value: Any, kind: Any, origin: str, form: str, text: str = "") -> None:
+    if not isinstance(value, kind):
+        allowed = f"text, as {text}, or {form}" if text else form
+        raise DeeprokError(f"{origin} is {shown(value)}; it must be {allowed}")
+
+
+def _dict_text(values: Mapping[Any, Any], origin: str, form: str) -> str:
+    """A dictionary of numbers as `name=number:number,…`; what these numbers may be is the parser's business."""
+    items = []
+    for name, numbers in values.items():
+        listed = numbers.tolist() if isinstance(numbers, np.ndarray) else numbers
+        several = isinstance(listed, Sequence) and not isinstance(listed, str)
+        parts = [_number_text(number) for number in (listed if several else [listed])]
+        if not isinstance(name, str) or not name.isidentifier() or not parts or None in parts:
+            raise _unreadable(origin, f"{name}={numbers}", form)
+        items.append(f"{name}={':'.join(part for part in parts if part)}")
+    if not items:
+        raise _unreadable(origin, "", form)
+    return ",".join(items)
+
+
+def _number_text(value: Any) -> str | None:
+    """A number in digits that give the same float again; None if it is no number."""
+    if isinstance(value, str | bytes | bool | np.bool_ | np.ndarray):
+        return None
+    try:
+        return repr(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _items(text: str, params: Any, origin: str, counted: bool = False) -> list[tuple[str, list[float]]]:
@@ -147,6 +271,11 @@ def _items(text: str, params: Any, origin: str, counted: bool = False) -> list[t
             check_quantity(params, name, number, origin)
         items.append((name, numbers))
     return items
+
+
+def _check_size(models: float, origin: str) -> None:
+    if models > _MOST_MODELS:
+        raise DeeprokError(f"{origin} has {models:g} models; at most {_MOST_MODELS:,} are allowed, give fewer points")
 
 
 def _axis(name: str, numbers: list[float], origin: str) -> np.ndarray:

@@ -1,11 +1,11 @@
-"""From counts to the size of a set: radii that hold the true distribution with a given probability.
+"""Radii from counts: ambiguity sets that contain the true distribution with a given probability.
 
-Each rule is one function `rule(counts, confidence) -> level` for the sets that name it, which `RULES` lists,
-built around the empirical distribution counts / n. A rule speaks of one row. That N rows hold at
-once with probability c is had from the confidence 1 − (1 − c) / N each, as `deeprok.tabular.radii` does.
+Each rule is a function `rule(counts, confidence) -> level`, for a set around the empirical distribution counts / n.
+`RULES` lists the rules and the sets that each is for. A rule is about one distribution. For N of them to hold at once
+with probability c, use the confidence 1 − (1 − c) / N for each, as `deeprok.tabular.radii` does.
 
-Outcomes that were not seen are outcomes too: the M of a rule are all that there may be, and the set must give
-them mass. A set that is cut to the outcomes that were seen (`on_support`, KL, χ²) holds nothing.
+The M outcomes of a rule are all possible ones, observed or not, and the set must be able to give them mass. A set that
+is restricted to the observed outcomes (`on_support`, KL, χ²) has no coverage guarantee.
 
 T. Weissman, E. Ordentlich, G. Seroussi, S. Verdú and M. J. Weinberger, "Inequalities for the L1 deviation of
   the empirical distribution", Hewlett-Packard Labs, HPL-2003-97, 2003.
@@ -23,22 +23,21 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import gammaincinv
 
 from deeprok.core.errors import DeeprokError
 from deeprok.uncertainty.sets import SETS
 
 
-class Rule(Protocol):
-    """A rule from counts to levels."""
+class RadiusRule(Protocol):
+    """A rule that computes levels from counts."""
 
     def __call__(self, counts: ArrayLike, confidence: float, outcomes: int | None = None) -> np.ndarray:
-        """The level of each row from what was seen in it.
+        """The level of the set for each row of counts.
 
         Args:
-          counts: [..., M] how often each outcome was seen.
-          confidence: the probability with which the set is to hold the true distribution, in (0, 1).
-          outcomes: how many outcomes there may be, seen or not, if more than the M that are counted.
+          counts: [..., M] how often each outcome was observed.
+          confidence: the coverage: the probability that the set contains the true distribution, in (0, 1).
+          outcomes: the number of possible outcomes, observed or not, if it is more than M.
 
         Returns:
           [...] the levels.
@@ -46,16 +45,16 @@ class Rule(Protocol):
 
 
 class LevelRule(NamedTuple):
-    """A rule and the names of the sets whose level it gives."""
+    """A rule and the names of the sets that it is for."""
 
-    level: Rule
+    level: RadiusRule
     sets: tuple[str, ...]
 
 
 def weissman(counts: ArrayLike, confidence: float, outcomes: int | None = None) -> np.ndarray:
     """√(2/n · log((2^M − 2) / (1 − confidence))), at most 2: the L1 radius of Weissman et al. (2003).
 
-    It holds for every n and every distribution. Arguments are those of `Rule`.
+    It holds for every n and every distribution. Arguments are those of `RadiusRule`.
     """
     n, size = _totals(counts, confidence, outcomes)
     if size == 1:
@@ -66,9 +65,8 @@ def weissman(counts: ArrayLike, confidence: float, outcomes: int | None = None) 
 def hoeffding(counts: ArrayLike, confidence: float, outcomes: int | None = None) -> np.ndarray:
     """√(2/n · log(2^M / (1 − confidence))), at most 2: Hoeffding's inequality for the L1 norm.
 
-    The norm is the largest of 2^M sums with signs ±1; the inequality holds each of them, and their number
-    is the price of holding all. Two of them are always 0, which makes `weissman` a little smaller. Arguments
-    are those of `Rule`.
+    The norm is the largest of 2^M sums with signs ±1. Hoeffding's inequality bounds each, and a union bound all of
+    them. Two of the sums are always 0, which makes `weissman` a little smaller. Arguments are those of `RadiusRule`.
     """
     n, size = _totals(counts, confidence, outcomes)
     return _l1_radius(n, size * math.log(2), confidence)
@@ -79,18 +77,20 @@ def likelihood_ratio(counts: ArrayLike, confidence: float, outcomes: int | None 
 
     2n times either divergence between the empirical and the true distribution is χ² in the limit of many
     samples: Nilim and El Ghaoui's choice for the likelihood set, Iyengar's for relative entropy. With
-    few samples it promises more than it holds, and `kl` holds nothing while an outcome has not been seen.
-    Without any samples the level is infinite. Arguments are those of `Rule`.
+    few samples the coverage is below its nominal level, and for `kl` it is 0 while an outcome is unobserved.
+    Without any samples the level is infinite. Arguments are those of `RadiusRule`.
     """
     n, size = _totals(counts, confidence, outcomes)
     if size == 1:
         return np.zeros_like(n)
+    from scipy.special import gammaincinv  # here: it takes a third of a second to import
+
     quantile = 2.0 * float(gammaincinv((size - 1) / 2, confidence))
     return np.divide(quantile, 2.0 * n, out=np.full_like(n, np.inf), where=n > 0)
 
 
-def _with_sets(name: str, level: Rule) -> LevelRule:
-    """A rule with the sets that say it is theirs."""
+def _with_sets(name: str, level: RadiusRule) -> LevelRule:
+    """A rule with the sets that list it among their `level_rules`."""
     return LevelRule(level, tuple(family for family, found in SETS.items() if name in found.level_rules))
 
 
@@ -102,13 +102,13 @@ RULES: dict[str, LevelRule] = {
 
 
 def _l1_radius(n: np.ndarray, log_events: float, confidence: float) -> np.ndarray:
-    """√(2 (log_events − log(1 − confidence)) / n), or the diameter 2 where that is less."""
+    """√(2 (log_events − log(1 − confidence)) / n), at most the diameter 2."""
     square = 2.0 * (log_events - math.log1p(-confidence))
     return np.sqrt(np.divide(square, n, out=np.full_like(n, 4.0), where=n > 0.25 * square))
 
 
 def _totals(counts: ArrayLike, confidence: float, outcomes: int | None) -> tuple[np.ndarray, int]:
-    """n of each row and the number of outcomes, or a refusal."""
+    """n of each row and the number of outcomes; raises if the arguments are wrong."""
     counts = np.asarray(counts, float)
     if counts.ndim == 0 or counts.shape[-1] == 0:
         raise DeeprokError(f"counts have shape {counts.shape}; they must be given for at least one outcome")

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import log_ndtr, logsumexp, ndtr
 
-from deeprok.core.pytree import record
+from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import Model
 from deeprok.uncertainty import cvar
 from deeprok.uncertainty.models import Box
@@ -30,7 +30,7 @@ from deeprok.uncertainty.models import Box
 WIDE = 100.0
 
 
-@record
+@pytree_dataclass
 class Source:
     """What models are drawn from: for each of P quantities a normal distribution, cut off at the box."""
 

@@ -24,8 +24,8 @@ import numpy as np
 import optax
 from jax.scipy.sparse.linalg import cg
 
-from deeprok.agents.network import QNetwork
-from deeprok.core.pytree import record
+from deeprok.agents.network import Network
+from deeprok.core.pytree import pytree_dataclass
 
 
 class Distribution(NamedTuple):
@@ -99,7 +99,7 @@ def gaussian(size: int) -> Distribution:
     )
 
 
-@record
+@pytree_dataclass
 class Steps:
     """Steps of N trajectories, T each, as the policy that took them saw them."""
 
@@ -181,7 +181,7 @@ class Surrogate(NamedTuple):
     divergence: Callable[[jax.Array, Steps, jax.Array], jax.Array]
 
 
-def make_surrogate(network: QNetwork, distribution: Distribution) -> Surrogate:
+def make_surrogate(network: Network, distribution: Distribution) -> Surrogate:
     """The objective of a network's weights followed by the log deviations of its actions."""
     n = network.num_weights
 

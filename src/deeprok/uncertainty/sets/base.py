@@ -1,4 +1,4 @@
-"""What every ambiguity set is made of: its protocol, and helpers that its file may use."""
+"""The protocol of an ambiguity set, and functions that several families use."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ Level = float | jax.Array
 
 
 class WorstCase(NamedTuple):
-    """The least expectation and a distribution that attains it."""
+    """The smallest expectation over a set, and a distribution that attains it."""
 
     value: jax.Array  # []
     distribution: jax.Array  # [M]
 
 
 class Tangent(NamedTuple):
-    """A worst case and the line that supports it: at another level x it is at least value − steepness (x − level)."""
+    """A worst case and its tangent: at another level x the value is at least value − steepness (x − level)."""
 
     value: jax.Array  # []
     distribution: jax.Array  # [M]
-    steepness: jax.Array  # [] how fast the value falls with the level; any that holds, where it has a kink
+    steepness: jax.Array  # [] minus the derivative by the level; any subgradient at a kink
 
 
 class CheckLevel(Protocol):
-    """A check of levels."""
+    """The type of `AmbiguitySet.check_level`."""
 
     def __call__(self, level: float, field: str = "robust_level") -> None:
-        """Raises a `DeeprokError` that names the field unless the level is one the family can take."""
+        """Raises a `DeeprokError` that names the field if the level is not allowed."""
 
 
-#: Which outcomes can gain mass: those that have some in p, the worst of all besides, or any.
+#: Which outcomes can gain mass: those with mass in p, also the worst of all, or any.
 Reach = Literal["support", "worst", "all"]
 
 
@@ -45,20 +45,20 @@ class AmbiguitySet(NamedTuple):
 
     Attributes:
       worst_case: `(p, values, level) -> WorstCase`, with `p` and `values` of shape [M].
-      check_level: raises unless the level is one the family can take.
-      nominal_level: the level at which the set holds nothing but p; None for a set without a level.
-      reach: which outcomes can gain mass. `support`: those that have some in p. `worst`: besides these the one of
-        least value. `all`: any.
-      coherent: whether the value is the least expectation over a set. If not, nature pays a penalty for leaving p, and
-        the value is above the expectation of the distribution that comes with it.
-      of_models: whether it is built on K distributions [K, M] instead of one p, which are all that it holds.
-      level_rules: the rules of `deeprok.uncertainty.RULES` that give its level from counts.
-      weighted: the same with a weight for each outcome, [M], as a fourth argument of its functions.
-      takes_cost: whether its functions take as a fourth argument what it costs to move mass, [M, M].
-      tangent: `(p, values, level) -> Tangent`, if it is known how fast the worst case falls with the level.
-      shared: how actions share a budget, if the set has a method of its own; with a `tangent` it needs none.
-      worst_values: `(columns [M, R], values [M], level [R]) -> [R]`, the values of R worst cases that share their
-        values, if that takes less than to compute each.
+      check_level: raises if a level is not allowed.
+      nominal_level: the level at which the set is {p}; None for a set without a level.
+      reach: which outcomes can gain mass. `support`: those with mass in p. `worst`: these and the one of least value.
+        `all`: any.
+      coherent: whether the value is the smallest expectation over a set. If not, there is a penalty for deviating from
+        p instead, and the value is larger than the expectation under the distribution returned with it.
+      of_models: whether the set consists of K given distributions [K, M] instead of a neighbourhood of one p.
+      level_rules: the rules of `deeprok.uncertainty.RULES` that compute its level from counts.
+      weighted: the same family with a weight for each outcome, [M], as a fourth argument of its functions.
+      takes_cost: whether its functions take as a fourth argument the cost of moving mass, [M, M].
+      tangent: `(p, values, level) -> Tangent`, if it is known.
+      shared: the set's own method for a budget shared by actions, if it has one; a `tangent` is enough.
+      worst_values: `(columns [M, R], values [M], level [R]) -> [R]`, the values of R worst cases with the same
+        `values`, if there is a faster way than one by one.
     """
 
     worst_case: Callable[..., WorstCase]
@@ -76,21 +76,21 @@ class AmbiguitySet(NamedTuple):
 
     @property
     def has_level(self) -> bool:
-        """Whether the level is used."""
+        """Whether the set has a level."""
         return self.nominal_level is not None
 
     @property
     def shares_budget(self) -> bool:
-        """Whether the actions of a state can share the level."""
+        """Whether the level can be a budget shared by the actions of a state."""
         return self.shared is not None or self.tangent is not None
 
 
 def level_check(name: str, allows: Callable[[float], bool], words: str) -> CheckLevel:
-    """A check of levels for the set of that name; `words` say what it allows."""
+    """A check of levels for the set of that name; `words` describe what is allowed."""
 
     def check_level(level: float, field: str = "robust_level") -> None:
         if not allows(level):
-            raise DeeprokError(f"{field} is {level:g}; for the set {name} it is {words}")
+            raise DeeprokError(f"{field} is {level:g}; for the set {name} it must be {words}")
 
     return check_level
 
@@ -101,9 +101,9 @@ def radius_check(name: str) -> CheckLevel:
 
 
 def optimistic(worst_case: Callable[..., WorstCase]) -> Callable[..., WorstCase]:
-    """The best case over the same set: the greatest expectation and a distribution that attains it.
+    """The best case over the same set: the largest expectation and a distribution that attains it.
 
-    An `order` given to the result is that of the values from the greatest.
+    An `order` passed to the result sorts the values from the largest.
     """
 
     def best_case(p: jax.Array, values: jax.Array, *args: Any, **options: Any) -> WorstCase:
@@ -114,10 +114,10 @@ def optimistic(worst_case: Callable[..., WorstCase]) -> Callable[..., WorstCase]
 
 
 def on_support(worst_case: Callable[..., WorstCase]) -> Callable[..., WorstCase]:
-    """The same set, cut down to the outcomes that have mass in p; rows can then be padded with zeros.
+    """The same set, restricted to outcomes with mass in p, so that rows can be padded with zeros.
 
-    The others are given a value above all, and so no mass: no set here puts any on the one greatest
-    value where p has none.
+    The other outcomes are given a value above all others. Then they get no mass: no set here moves mass to the largest
+    value.
     """
 
     def restricted(p: jax.Array, values: jax.Array, *args: Any, **options: Any) -> WorstCase:
@@ -130,13 +130,13 @@ def on_support(worst_case: Callable[..., WorstCase]) -> Callable[..., WorstCase]
 
 
 def expectation(q: jax.Array, values: jax.Array) -> jax.Array:
-    """Σ q v, measured from the least value: equal values give exactly theirs."""
+    """Σ q v, computed relative to the smallest value, so that equal values give exactly that value."""
     least = jnp.min(values)
     return least + jnp.sum(q * (values - least))
 
 
 def to_unit(values: jax.Array, support: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Values moved and scaled to [0, 1] over a support, 0 elsewhere; and the scale."""
+    """Values shifted and scaled to [0, 1] on a support, 0 elsewhere; and the scale."""
     low = jnp.min(jnp.where(support, values, jnp.inf))
     span = jnp.max(jnp.where(support, values, -jnp.inf)) - low
     scale = jnp.where(span > 0.0, span, 1.0)

@@ -1,7 +1,7 @@
-"""Divergences: relative entropy (KL), the likelihood set (Burg) and entropic risk.
+"""Divergence balls: relative entropy (KL) and the likelihood set (Burg); and entropic risk.
 
-Each tilts p along a curve with one parameter. Entropic risk gives the parameter; KL and Burg find it by Newton
-steps inside a bracket.
+The worst case of each lies on a curve of tilted distributions with one parameter. For entropic risk the parameter is
+given; for KL and Burg it is found by a safeguarded Newton method.
 
 A. Nilim and L. El Ghaoui, "Robust control of Markov decision processes with uncertain transition
   matrices", Operations Research, 2005.
@@ -31,10 +31,10 @@ from deeprok.uncertainty.sets.shared_budget import STEPS, Carry, Tilt, by_prices
 
 
 def kl(p: jax.Array, values: jax.Array, level: Level) -> WorstCase:
-    """Relative entropy Σ p' log(p' / p) ≤ level: p' ∝ p exp(−θ v), on the outcomes that have mass.
+    """Relative entropy Σ p' log(p' / p) ≤ level: the worst case is p' ∝ p exp(−θ v).
 
     Args:
-      p: [M] the distribution the set is built on.
+      p: [M] the nominal distribution.
       values: [M] the value of each outcome.
       level: the radius.
     """
@@ -47,8 +47,8 @@ def kl(p: jax.Array, values: jax.Array, level: Level) -> WorstCase:
         mean = jnp.sum(q * exponent)
         return -mean - log_mass, jnp.sum(q * jnp.square(exponent - mean))
 
-    everything = radius >= -jnp.log(x.mass)  # enough to leave the worst outcomes alone
-    # Hoeffding's lemma bounds θ from below. Above, e^(−θ gap) is nothing beside the mass of the worst.
+    everything = radius >= -jnp.log(x.mass)  # enough to move all mass to the worst outcomes
+    # Hoeffding's lemma bounds θ from below. At the upper bound, e^(−θ gap) is negligible beside the worst mass.
     low = 0.5 * jnp.log(8.0 * radius)
     high = jnp.maximum(low, jnp.log((60.0 - 2.0 * jnp.log(x.mass)) / x.gap))
     start = 0.5 * jnp.log(2.0 * radius / x.variance)
@@ -59,13 +59,13 @@ def kl(p: jax.Array, values: jax.Array, level: Level) -> WorstCase:
 
 
 def burg(p: jax.Array, values: jax.Array, level: Level) -> WorstCase:
-    """The likelihood set, Σ p log(p / p') ≤ level: p' ∝ p / (v + s), s above minus the least value.
+    """The likelihood set, Σ p log(p / p') ≤ level: the worst case is p' ∝ p / (v + s), with s > −min v.
 
-    With counts n p it holds the distributions under which the data are at most e^(n · level) times less
-    likely than under p: Nilim and El Ghaoui's likelihood model. Outcomes without mass in p are free.
+    With counts n p it contains the distributions under which the data are at most e^(n · level) times less
+    likely than under p: Nilim and El Ghaoui's likelihood model. Outcomes without mass in p are unconstrained.
 
     Args:
-      p: [M] the distribution the set is built on.
+      p: [M] the nominal distribution.
       values: [M] the value of each outcome.
       level: the radius.
     """
@@ -80,8 +80,8 @@ def burg(p: jax.Array, values: jax.Array, level: Level) -> WorstCase:
         mean = jnp.exp(log_mass)
         return jnp.sum(p * jnp.log1p(z)) + log_mass, jnp.sum(p * jnp.square(weight - mean)) / mean
 
-    # Hoeffding's lemma again from below; from above, the worst outcomes against the next. At the limit no
-    # probability underflows yet, and s is nothing beside the gap.
+    # The lower bound is Hoeffding's lemma again; the upper one compares the worst outcomes with the next. At the
+    # limit no probability underflows yet, and s is negligible beside the gap.
     limit = -0.5 * np.log(tiny)
     rest = 1.0 - x.mass
     low = jnp.minimum(_log_expm1(jnp.sqrt(8.0 * radius)), limit)
@@ -89,33 +89,34 @@ def burg(p: jax.Array, values: jax.Array, level: Level) -> WorstCase:
     high = jnp.clip(high, low, limit)
     low = jnp.where(rest > eps, low, high)
 
-    # A free outcome below all others: s goes no lower than its distance, and it takes the mass that is left.
+    # An outcome without mass in p may be worse than all others: then s is at least its distance to them, and it gets
+    # the remaining mass.
     free = jnp.where(p > 0.0, jnp.inf, values)
     depth = (jnp.min(jnp.where(p > 0.0, values, jnp.inf)) - jnp.min(free)) / x.span
     floor = -jnp.log(jnp.where(depth > 0.0, depth, 1.0))
     least, _ = divergence(floor)
     open_end = (depth > 0.0) & (least <= radius)
-    kept = jnp.where(open_end, jnp.exp(least - radius), 1.0)
+    retained = jnp.where(open_end, jnp.exp(least - radius), 1.0)
     low, high = jnp.where(open_end, floor, low), jnp.where(open_end, floor, high)
 
     steepness = _solve(divergence, radius, low, high, 0.5 * jnp.log(2.0 * radius / x.variance))
     weight = 1.0 / (1.0 + x.u * jnp.exp(steepness))
-    q = kept * p * weight / jnp.sum(p * weight)
-    q = q + (1.0 - kept) * jax.nn.one_hot(jnp.argmin(free), p.shape[0], dtype=q.dtype)
+    q = retained * p * weight / jnp.sum(p * weight)
+    q = q + (1.0 - retained) * jax.nn.one_hot(jnp.argmin(free), p.shape[0], dtype=q.dtype)
     q = jnp.where(level > 0.0, q, p)
     return WorstCase(expectation(q, values), q)
 
 
 def entropic(p: jax.Array, values: jax.Array, level: Level) -> WorstCase:
-    """Entropic risk, −log(Σ p exp(−level · v)) / level: no set but a penalty on leaving p.
+    """Entropic risk, −log(Σ p exp(−level · v)) / level: a penalty for deviating from p instead of a set.
 
-    The value is the least of Σ q v + KL(q‖p) / level over all q, and the distribution is that q: the
-    value is above the expectation Σ q v by the penalty. It depends on the unit of the values.
+    The value is the minimum of Σ q v + KL(q‖p) / level over all q, and the distribution is the minimiser. So the value
+    is larger than the expectation Σ q v, by the penalty. It depends on the unit of the values.
 
     Args:
-      p: [M] the distribution that is left at a price.
+      p: [M] the nominal distribution.
       values: [M] the value of each outcome.
-      level: the aversion to risk, in one over the unit of the values; 0 is the mean.
+      level: the risk aversion, in one over the unit of the values; 0 is the mean.
     """
     least = jnp.min(jnp.where(p > 0.0, values, jnp.inf))
     exponent = level * jnp.maximum(values - least, 0.0)
@@ -125,14 +126,14 @@ def entropic(p: jax.Array, values: jax.Array, level: Level) -> WorstCase:
 
 
 class _Profile(NamedTuple):
-    """The values of the outcomes that have mass, moved and scaled to [0, 1]; others are 0."""
+    """The values of outcomes with mass, shifted and scaled to [0, 1]; those of others are 0."""
 
     u: jax.Array  # [M]
-    span: jax.Array  # [] what they were divided by
+    span: jax.Array  # [] the scale
     worst: jax.Array  # [M] bool, the outcomes with u = 0
-    mass: jax.Array  # [] of the worst
-    gap: jax.Array  # [] the next u above 0, or 1
-    variance: jax.Array  # [] of u, or 1 where it is 0
+    mass: jax.Array  # [] of the worst outcomes
+    gap: jax.Array  # [] the smallest u above 0, or 1
+    variance: jax.Array  # [] of u, or 1 if it is 0
 
 
 def _profile(p: jax.Array, values: jax.Array) -> _Profile:
@@ -146,12 +147,12 @@ def _profile(p: jax.Array, values: jax.Array) -> _Profile:
 
 
 def _tilt(p: jax.Array, weight: jax.Array, less: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """p times weights made a distribution, and the log of what it summed to.
+    """The distribution proportional to p times weights, and the log of their sum.
 
     Args:
       p: [M] a distribution.
       weight: [M] between 0 and 1.
-      less: [M] 1 − weight with all its digits, which count where little changes.
+      less: [M] 1 − weight, without cancellation, for weights near 1.
     """
     mass = jnp.sum(p * weight)
     log_mass = jnp.where(mass > 0.5, jnp.log1p(-jnp.sum(p * less)), jnp.log(mass))
@@ -169,16 +170,16 @@ def _solve(
     high: jax.Array,
     start: jax.Array,
 ) -> jax.Array:
-    """Where a divergence that grows from `low` to `high` equals the radius.
+    """The x between `low` and `high` at which an increasing divergence equals the radius.
 
-    Newton steps on its logarithm, which for small radii is a straight line; halving where such a step
-    leaves the bracket or is no shorter than half the one before.
+    Newton's method on its logarithm, which is almost linear for small radii; bisection if a Newton step leaves the
+    bracket or is not shorter than half of the one before.
 
     Args:
-      divergence: x -> its value and its slope.
-      radius: the value sought, positive.
-      low: an x where the divergence is at most the radius.
-      high: an x where it is at least that, or the last to try.
+      divergence: x -> its value and its derivative.
+      radius: the target value, positive.
+      low: an x at which the divergence is at most the radius.
+      high: an x at which it is at least the radius, or the largest x to try.
       start: the first x, if it lies between the two.
     """
     enough = np.finfo(low.dtype).eps ** 0.75  # the error after a Newton step is about its square
@@ -204,40 +205,41 @@ def _solve(
 
 
 def _tilt_kl(p: jax.Array, above: jax.Array, price: jax.Array) -> Tilt:
-    """Rows p exp(−λ v), scaled to sum to 1."""
+    """Rows proportional to p exp(−λ v)."""
     exponent = -price[:, None] * above
-    kept = p * jnp.exp(exponent)
-    mass = jnp.sum(kept, axis=1)
-    lost = -jnp.sum(p * jnp.expm1(exponent), axis=1)  # 1 − mass, with all its digits where the price is small
+    weighted = p * jnp.exp(exponent)
+    mass = jnp.sum(weighted, axis=1)
+    lost = -jnp.sum(p * jnp.expm1(exponent), axis=1)  # 1 − mass, without cancellation for small prices
     log = jnp.where(mass > 0.5, jnp.log1p(-lost), jnp.log(mass))
-    distribution = kept / mass[:, None]
+    distribution = weighted / mass[:, None]
     mean = jnp.sum(distribution * above, axis=1)
     variance = jnp.sum(distribution * (above - mean[:, None]) ** 2, axis=1)
     return Tilt(mean, variance, -log, distribution)
 
 
 def _tilt_burg(p: jax.Array, above: jax.Array, price: jax.Array) -> Tilt:
-    """Rows p / (λ (v + s)) with s such that they sum to 1, or s = 0 and the rest on an outcome at 0 that is free."""
+    """Rows p / (λ (v + s)) that sum to 1; or with s = 0 and the rest on an outcome at 0 that has no mass in p."""
     lam = jnp.where(price > 0, price, 1.0)[:, None]
     has = p > 0.0
 
     def mass(s: jax.Array) -> jax.Array:
-        """[A, M] the rows; where v + s is 0 there is mass that no s of the search leaves so small."""
+        """[A, M] the rows for given s; the search never makes v + s equal to 0 where p has mass."""
         return jnp.where(has, p / jnp.where(has, lam * (above + s[:, None]), 1.0), 0.0)
 
     def step(carry: Carry) -> Carry:
         s, _, count = carry
         q = mass(s)
         total, square = jnp.sum(q, axis=1), jnp.sum(jnp.where(has, q * q / jnp.where(has, p, 1.0), 0.0), axis=1)
-        # Newton's method for 1 / total, which grows with s at a rate that hardly changes; from below.
+        # Newton's method from below for 1 / total, which is almost linear in s.
         ahead = s + (total - 1.0) * total / (lam[:, 0] * square)
         rises = (ahead > s * (1 + 4 * np.finfo(s.dtype).eps)) & (total > 1.0)
         return jnp.where(rises, ahead, s), jnp.any(rises), count + 1
 
     free = jnp.any(~has & (above <= 0.0), axis=1)
-    low = jnp.max(jnp.where(has, p / lam - above, -jnp.inf), axis=1)  # where one outcome alone would take all
+    low = jnp.max(jnp.where(has, p / lam - above, -jnp.inf), axis=1)  # where one outcome alone has mass 1
     low = jnp.where(free, jnp.maximum(low, 0.0), low)
-    # With nothing at 0 but what is free, s = 0 may leave too little mass to others: the rest is the free one's.
+    # If only outcomes without mass in p have value 0, the rows may sum to less than 1 at s = 0: such an outcome gets
+    # the rest.
     at_zero = jnp.any(has & (above <= 0.0), axis=1)
     room = free & ~at_zero
     start: Carry = (jnp.where(room & (low <= 0.0), 0.0, low), jnp.bool_(True), jnp.int32(0))
@@ -279,7 +281,7 @@ BURG = AmbiguitySet(
 )
 ENTROPIC = AmbiguitySet(
     entropic,
-    level_check("entropic", lambda level: 0.0 <= level < math.inf, "an aversion to risk, finite and at least 0"),
+    level_check("entropic", lambda level: 0.0 <= level < math.inf, "a risk aversion, finite and at least 0"),
     nominal_level=0.0,
     reach="support",
     coherent=False,

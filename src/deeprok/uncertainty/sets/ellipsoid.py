@@ -1,8 +1,8 @@
-"""Ellipsoids: the Euclidean distance, with and without weights, and χ².
+"""Ellipsoids: Euclidean balls, with and without weights, and χ² balls.
 
-They are one problem. Without p' ≥ 0 its least point is known in closed form. Outcomes that come out negative
-there are 0 in the answer too, so they are dropped until none is left: the idea of Michelot's projection on the
-simplex.
+All are the same problem. Without the constraint p' ≥ 0 it has a closed-form solution. Outcomes that are negative
+there are 0 in the constrained solution too. So they are dropped until none is negative, as in Michelot's projection
+onto the simplex.
 
 G. N. Iyengar, "Robust dynamic programming", Mathematics of Operations Research, 2005.
 C. Michelot, "A finite algorithm for finding the projection of a point onto the canonical simplex of
@@ -32,9 +32,9 @@ def l2(p: jax.Array, values: jax.Array, level: Level) -> WorstCase:
     """Euclidean distance: √Σ (p' − p)² ≤ level.
 
     Args:
-      p: [M] the distribution the set is built on.
+      p: [M] the nominal distribution.
       values: [M] the value of each outcome.
-      level: the radius; √2 is everything.
+      level: the radius; with √2 the set contains all distributions.
     """
     return WorstCase(*l2_tangent(p, values, level)[:2])
 
@@ -48,10 +48,10 @@ def ellipsoid(p: jax.Array, values: jax.Array, level: Level, weights: jax.Array)
     """An ellipsoid along the axes: √Σ w (p' − p)² ≤ level.
 
     Args:
-      p: [M] the distribution the set is built on.
+      p: [M] the nominal distribution.
       values: [M] the value of each outcome.
       level: the radius.
-      weights: [M] the positive w; a large one holds its outcome near p.
+      weights: [M] w > 0; a large weight keeps the probability of its outcome near p.
     """
     return WorstCase(*ellipsoid_tangent(p, values, level, weights)[:2])
 
@@ -62,12 +62,12 @@ def ellipsoid_tangent(p: jax.Array, values: jax.Array, level: Level, weights: ja
 
 
 def chi2(p: jax.Array, values: jax.Array, level: Level) -> WorstCase:
-    """χ² divergence: Σ (p' − p)² / p ≤ level, on the outcomes that have mass.
+    """χ² divergence: Σ (p' − p)² / p ≤ level, on outcomes with mass in p.
 
-    Until an outcome is emptied the worst case is the mean less √level standard deviations.
+    As long as all outcomes keep some mass, the worst case is the mean minus √level standard deviations.
 
     Args:
-      p: [M] the distribution the set is built on.
+      p: [M] the nominal distribution.
       values: [M] the value of each outcome.
       level: the radius.
     """
@@ -75,51 +75,51 @@ def chi2(p: jax.Array, values: jax.Array, level: Level) -> WorstCase:
 
 
 def _ellipsoid(p: jax.Array, values: jax.Array, a: jax.Array, level: Level) -> Tangent:
-    """Σ (p' − p)² / a ≤ level, where a = 0 holds an outcome at p; the tangent is in the root of the level.
+    """Σ (p' − p)² / a ≤ level, where a = 0 fixes an outcome at p; the tangent is with respect to √level.
 
-    With only the outcomes of `active` in play, and those allowed to be negative, the least point is
-    p' = p + a (shift − t (v − mean)): the shift hands out what the others have lost, t spends what the
-    level leaves. What is negative there is 0 in the answer: the active sets shrink to the right one.
+    If inactive outcomes are 0 and active ones may be negative, the solution is p' = p + a (shift − t (v − mean)). The
+    shift redistributes the mass of inactive outcomes; t uses up the rest of the level. Outcomes that are negative in
+    it become inactive, until none is.
     """
     u, span = to_unit(values, a > 0.0)
-    price = jnp.where(a > 0.0, p * p / jnp.where(a > 0.0, a, 1.0), 0.0)  # of emptying an outcome
+    price = jnp.where(a > 0.0, p * p / jnp.where(a > 0.0, a, 1.0), 0.0)  # distance used up by setting an outcome to 0
     budget = jnp.minimum(level, np.finfo(u.dtype).max)
 
-    def least(active: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def solution(active: jax.Array) -> tuple[jax.Array, jax.Array]:
         b = jnp.where(active, a, 0.0)
         total = jnp.sum(b)
         lost = jnp.sum(jnp.where(active, 0.0, p))
         away = u - jnp.sum(b * u) / total
         away = away - jnp.sum(b * away) / total  # once more, since t can be large
-        spread = jnp.sum(b * away * away)
+        variance = jnp.sum(b * away * away)
         left = jnp.maximum(budget - jnp.sum(jnp.where(active, 0.0, price)) - lost * lost / total, 0.0)
-        t = jnp.sqrt(left) / jnp.sqrt(jnp.where(spread > 0.0, spread, jnp.inf))
+        t = jnp.sqrt(left) / jnp.sqrt(jnp.where(variance > 0.0, variance, jnp.inf))
         q = jnp.where(active, p + b * (lost / total - t * away), 0.0)
-        # Its multiplier is √level / t. Without outcomes dropped, also at level 0, that is the root of the spread.
+        # Its multiplier is √level / t. If no outcome is inactive, also at level 0, that is the standard deviation.
         share = left / jnp.where(budget > 0.0, budget, 1.0)
-        return q, jnp.sqrt(spread / jnp.where(budget > 0.0, jnp.maximum(share, np.finfo(u.dtype).tiny), 1.0))
+        return q, jnp.sqrt(variance / jnp.where(budget > 0.0, jnp.maximum(share, np.finfo(u.dtype).tiny), 1.0))
 
     State = tuple[jax.Array, tuple[jax.Array, jax.Array]]
 
     def drop(state: State) -> State:
         active = state[0] & (state[1][0] >= 0.0)
-        return active, least(active)
+        return active, solution(active)
 
     everything = jnp.ones(p.shape, bool)
-    start = (everything, least(everything))
+    start = (everything, solution(everything))
     _, (q, steepness) = jax.lax.while_loop(lambda state: jnp.any(state[1][0] < 0.0), drop, start)
     return Tangent(expectation(q, values), q, span * steepness)
 
 
 def check_weights(weights: np.ndarray, field: str = "weights") -> None:
-    """Raises unless weights [M] are positive and finite."""
+    """Raises unless all weights [M] are positive and finite."""
     wrong = np.flatnonzero(~(np.isfinite(weights) & (np.asarray(weights) > 0)))
     if wrong.size:
         raise DeeprokError(f"{field} has {weights[wrong[0]]:g} for outcome {wrong[0]}; a weight is a positive number")
 
 
 def _tilt_chi2(p: jax.Array, above: jax.Array, price: jax.Array) -> Tilt:
-    """Rows p (c − λv/2)₊ with c such that they sum to 1: too large at first, as outcomes above c drop out."""
+    """Rows p (c − λv/2)₊ that sum to 1. Outcomes where this is negative are dropped, and c computed again."""
     half = price[:, None] / 2 * above
 
     def level(active: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -137,9 +137,9 @@ def _tilt_chi2(p: jax.Array, above: jax.Array, price: jax.Array) -> Tilt:
     factor = jnp.where(active, factor, 0.0)
     distribution = p * factor
     mean = jnp.sum(distribution * above, axis=1)
-    kept = jnp.where(active, p, 0.0)
-    centre = jnp.sum(kept * above, axis=1) / jnp.sum(kept, axis=1)
-    slope = jnp.sum(kept * (above - centre[:, None]) ** 2, axis=1) / 2
+    remaining = jnp.where(active, p, 0.0)
+    centre = jnp.sum(remaining * above, axis=1) / jnp.sum(remaining, axis=1)
+    slope = jnp.sum(remaining * (above - centre[:, None]) ** 2, axis=1) / 2
     return Tilt(mean, slope, jnp.sum(p * (factor - 1.0) ** 2, axis=1) + price * mean, distribution)
 
 

@@ -1,7 +1,7 @@
-"""Sets whose worst case moves mass from the best outcomes to the worst: closed forms, with one sort at most.
+"""Sets with a closed-form worst case, which moves mass from the best outcomes to the worst.
 
-- `minimum`, `contamination` and `finite` have their worst case at once.
-- `cvar`, `interval`, `linf`, `l1` and `tv` fill the outcomes from the worst.
+- `minimum`, `contamination` and `finite` need a minimum only.
+- `cvar`, `interval`, `linf`, `l1` and `tv` sort the outcomes and fill them with mass from the worst on.
 
 R. T. Rockafellar and S. Uryasev, "Optimization of conditional value-at-risk", Journal of Risk, 2000.
 C. P. Ho, M. Petrik and W. Wiesemann, "Fast Bellman updates for robust MDPs", ICML, 2018.
@@ -23,29 +23,29 @@ from deeprok.uncertainty.sets.base import (
     level_check,
     radius_check,
 )
-from deeprok.uncertainty.sets.shared_budget import Backup, Carry, Shared, SharedBudget, from_least
+from deeprok.uncertainty.sets.shared_budget import Carry, Shared, SharedBackup, SharedBudget, from_least
 from deeprok.uncertainty.sets.transport import WEIGHTED_L1
 
 
 def minimum(p: jax.Array, values: jax.Array, level: Level = 0.0) -> WorstCase:
-    """All distributions on the outcomes: the hard minimum of the paper. The level is not used."""
+    """All distributions over the outcomes: the hard minimum of the paper. The level is not used."""
     worst = jnp.argmin(values)
     return WorstCase(jnp.min(values), jax.nn.one_hot(worst, values.shape[0], dtype=p.dtype))
 
 
 def contamination(p: jax.Array, values: jax.Array, level: Level) -> WorstCase:
-    """(1 − level) p + level q for any distribution q: a part of the mass goes to the worst outcome.
+    """(1 − level) p + level q for any distribution q: a fraction of the mass moves to the worst outcome.
 
     Args:
-      p: [M] the distribution the set is built on.
+      p: [M] the nominal distribution.
       values: [M] the value of each outcome.
-      level: the part of the mass, between 0 and 1.
+      level: the fraction, between 0 and 1.
     """
     return WorstCase(*contamination_tangent(p, values, level)[:2])
 
 
 def contamination_tangent(p: jax.Array, values: jax.Array, level: Level) -> Tangent:
-    """`contamination` with its tangent: the way from the mean to the least value is straight."""
+    """`contamination` with its tangent; the value is linear in the level."""
     q = (1.0 - level) * p + level * jax.nn.one_hot(jnp.argmin(values), values.shape[0], dtype=p.dtype)
     return Tangent(expectation(q, values), q, jnp.sum(p * (values - jnp.min(values))))
 
@@ -54,7 +54,7 @@ def finite(p: jax.Array, values: jax.Array, level: Level = 0.0) -> WorstCase:
     """A finite set of distributions, or their convex hull: the worst of them. The level is not used.
 
     Args:
-      p: [K, M] a distribution a row.
+      p: [K, M] a distribution per row.
       values: [M] the value of each outcome.
       level: not used.
     """
@@ -66,14 +66,13 @@ def finite(p: jax.Array, values: jax.Array, level: Level = 0.0) -> WorstCase:
 def cvar(p: jax.Array, values: jax.Array, level: Level, order: jax.Array | None = None) -> WorstCase:
     """Distributions with p' ≤ p / level: the mean of the worst fraction `level` of the mass.
 
-    The outcome at the boundary of the fraction counts with the part of its mass that lies inside.
+    The outcome at the boundary of the fraction counts in proportion to the mass inside.
 
     Args:
-      p: [M] the distribution the set is built on.
+      p: [M] the nominal distribution.
       values: [M] the value of each outcome.
-      level: the fraction, in (0, 1]; 1 is the mean, and small levels approach the minimum over
-        the outcomes that have mass.
-      order: [M] `argsort(values)` where it is known.
+      level: the fraction, in (0, 1]; 1 is the mean, and small levels approach the minimum over outcomes with mass.
+      order: [M] `argsort(values)`, if it is known.
     """
     taken = _fill(p, level, values, order) / level
     return WorstCase(jnp.sum(taken * values), taken)
@@ -83,11 +82,11 @@ def interval(p: jax.Array, values: jax.Array, level: Level = 0.0, order: jax.Arr
     """Distributions between two bounds. The level is not used.
 
     Args:
-      p: [2, M] the lower and the upper bound of each outcome's probability; the lower ones sum to
-        at most 1 and the upper ones to at least 1.
+      p: [2, M] the lower and the upper bound of each probability; the lower bounds sum to at most 1, the upper bounds
+        to at least 1.
       values: [M] the value of each outcome.
       level: not used.
-      order: [M] `argsort(values)` where it is known.
+      order: [M] `argsort(values)`, if it is known.
     """
     lower, upper = p
     q = lower + _fill(upper - lower, 1.0 - jnp.sum(lower), values, order)
@@ -98,17 +97,17 @@ def linf(p: jax.Array, values: jax.Array, level: Level, order: jax.Array | None 
     """No probability changes by more than the level: max |p' − p| ≤ level.
 
     Args:
-      p: [M] the distribution the set is built on.
+      p: [M] the nominal distribution.
       values: [M] the value of each outcome.
-      level: the radius; 1 is everything.
-      order: [M] `argsort(values)` where it is known.
+      level: the radius; with 1 the set contains all distributions.
+      order: [M] `argsort(values)`, if it is known.
     """
     bounds = jnp.stack([jnp.maximum(p - level, 0.0), jnp.minimum(p + level, 1.0)])
     return interval(bounds, values, order=order)
 
 
 def linf_tangent(p: jax.Array, values: jax.Array, level: Level) -> Tangent:
-    """`linf` with its tangent: outcomes worse than the last one filled grow with the level, better ones shrink."""
+    """`linf` with its tangent: outcomes worse than the last one filled gain mass with the level, others lose it."""
     value, q = linf(p, values, level)
     filled = q > jnp.maximum(p - level, 0.0)
     last = jnp.max(jnp.where(filled, values, jnp.min(values)))
@@ -120,15 +119,15 @@ def l1(p: jax.Array, values: jax.Array, level: Level, order: jax.Array | None = 
     """Σ |p' − p| ≤ level: half the level of mass moves from the best outcomes to the worst one.
 
     Args:
-      p: [M] the distribution the set is built on.
+      p: [M] the nominal distribution.
       values: [M] the value of each outcome.
-      level: the radius; 2 is everything.
-      order: [M] `argsort(values)` where it is known.
+      level: the radius; with 2 the set contains all distributions.
+      order: [M] `argsort(values)`, if it is known.
     """
     worst = jnp.argmin(values) if order is None else order[0]
     moved = jnp.clip(0.5 * level, 0.0, jnp.maximum(1.0 - p[worst], 0.0))
-    kept = _fill(p, 1.0 - moved, values, order)
-    q = kept + moved * jax.nn.one_hot(worst, values.shape[0], dtype=kept.dtype)
+    remaining = _fill(p, 1.0 - moved, values, order)
+    q = remaining + moved * jax.nn.one_hot(worst, values.shape[0], dtype=remaining.dtype)
     return WorstCase(expectation(q, values), q)
 
 
@@ -136,29 +135,29 @@ def tv(p: jax.Array, values: jax.Array, level: Level, order: jax.Array | None = 
     """Total variation ½ Σ |p' − p| ≤ level: `l1` of twice the level.
 
     Args:
-      p: [M] the distribution the set is built on.
+      p: [M] the nominal distribution.
       values: [M] the value of each outcome.
-      level: the radius; 1 is everything.
-      order: [M] `argsort(values)` where it is known.
+      level: the radius; with 1 the set contains all distributions.
+      order: [M] `argsort(values)`, if it is known.
     """
     return l1(p, values, 2.0 * level, order)
 
 
 def l1_rows(columns: jax.Array, values: jax.Array, radius: jax.Array, order: jax.Array | None = None) -> jax.Array:
-    """The value of `l1` for many rows that share their values, as in dynamic programming on all states.
+    """The value of `l1` for many distributions with the same values, as in dynamic programming on all states.
 
-    The mean less what is lost by emptying the best outcomes, one after the other, until every row has
-    moved its half radius. Outcomes come first in memory, so that each step works on one contiguous
-    vector of all rows; only the outcomes that some row empties are visited.
+    It is the mean minus the loss from emptying the best outcomes, one after another, until half the radius has been
+    moved in every distribution. Outcomes are the first axis, so that each step works on one contiguous vector of all
+    distributions. Only outcomes that lose mass in some distribution are visited.
 
     Args:
-      columns: [M, R] the R distributions, an outcome a row.
+      columns: [M, R] the R distributions, an outcome per row.
       values: [M] the value of each outcome.
-      radius: [R] or a number, the radius of each row.
-      order: [M] `argsort(values)` where it is known.
+      radius: [R] or a number, the radius of each distribution.
+      order: [M] `argsort(values)`, if it is known.
 
     Returns:
-      [R] the worst expectation of each row.
+      [R] the worst-case expectation of each distribution.
     """
     columns, values = jnp.asarray(columns), jnp.asarray(values)
     size = values.shape[0]
@@ -170,7 +169,7 @@ def l1_rows(columns: jax.Array, values: jax.Array, radius: jax.Array, order: jax
     def empty(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
         done, left, value = state
         for ahead in range(_STRIDE):
-            place = jnp.minimum(done + ahead, size - 1)  # the last is the worst outcome, where nothing is lost
+            place = jnp.minimum(done + ahead, size - 1)  # the last is the worst outcome, from which nothing is moved
             taken = jnp.minimum(left, columns[best_first[place]])
             left, value = left - taken, value - taken * drop[place]
         return done + _STRIDE, left, value
@@ -185,13 +184,13 @@ _STRIDE = 8  # outcomes visited in one pass over the rows
 
 
 def _fill(room: jax.Array, amount: Level, values: jax.Array, order: jax.Array | None) -> jax.Array:
-    """Shares an amount among the outcomes from the worst, none above its room."""
+    """Distributes an amount over the outcomes from the worst on, to each at most its room."""
     return jnp.clip(amount - _mass_before(room, values, order), 0.0, room)
 
 
 def _mass_before(p: jax.Array, values: jax.Array, order: jax.Array | None = None) -> jax.Array:
-    """The mass of all outcomes worse than each one; equal ones count in the order they stand."""
-    if order is not None:  # often one order for many p: its inverse is then had once
+    """The mass of all outcomes worse than each; ties are ordered by index."""
+    if order is not None:  # often one order for many p: its inverse is then computed once
         mass = p[order]
         return (jnp.cumsum(mass) - mass)[jnp.argsort(order)]
     if values.shape[0] <= 64:  # comparing all pairs is one fused loop, sorting is not
@@ -205,13 +204,13 @@ def _mass_before(p: jax.Array, values: jax.Array, order: jax.Array | None = None
 
 
 def check_interval(bounds: np.ndarray, field: str = "interval") -> None:
-    """Raises unless the bounds [2, M], lower and upper, have a distribution between them."""
+    """Raises unless there is a distribution between the bounds [2, M], lower and upper."""
     lower, upper = np.asarray(bounds, float)
     wrong = np.flatnonzero(~((lower >= 0) & (lower <= upper) & (upper <= 1)))
     if wrong.size:
         i = wrong[0]
         raise DeeprokError(
-            f"{field} is {lower[i]:g} to {upper[i]:g} for outcome {i}; it must lie between 0 and 1, low before high"
+            f"{field} is {lower[i]:g} to {upper[i]:g} for outcome {i}; bounds lie between 0 and 1, the lower one first"
         )
     if not lower.sum() <= 1 + 1e-9 <= upper.sum() + 2e-9:
         raise DeeprokError(
@@ -220,38 +219,38 @@ def check_interval(bounds: np.ndarray, field: str = "interval") -> None:
         )
 
 
-# --- budgets that actions share -----------------------------------------------------------------------
+# --- shared budgets ------------------------------------------------------------------------------------
 
 
 @from_least
 def l1_best_policy(p: jax.Array, values: jax.Array, valid: jax.Array, budget: jax.Array) -> Shared:
     """The best policy if the L1 distances of all rows sum to at most the budget.
 
-    Nature moves mass from the best outcomes of an action to its worst one, so ξ_a(u) is made of
-    straight pieces, one for each outcome. Newton's method from below ends on the piece of the root.
+    Nature moves mass from the best outcomes of an action to its worst one, so ξ_a(u) is piecewise linear, with one
+    piece for each outcome. Newton's method from below ends on the piece of the root.
 
     Args:
       p: [A, M] the nominal rows.
       values: [A, M] the value of each outcome.
-      valid: [A] which actions there are.
+      valid: [A] which actions the state has.
       budget: κ.
     """
     least = jnp.min(values, axis=1)
     gain = values - least[:, None]
-    fall = p * gain  # how far emptying an outcome lowers its action
+    fall = p * gain  # by how much emptying an outcome lowers its action
     before = _sum_above(fall, values)
     mean = least + jnp.sum(fall, axis=1)
     moves = (fall > 0) & valid[:, None]
     steep = jnp.where(moves, 1.0 / jnp.where(moves, gain, 1.0), 0.0)
 
     def moved(u: jax.Array) -> jax.Array:
-        """[A, M] the mass taken from each outcome so that no action exceeds u."""
+        """[A, M] the mass moved from each outcome so that no action exceeds u."""
         return jnp.clip(((mean - u)[:, None] - before) * steep, 0.0, p)
 
     def step(carry: Carry) -> Carry:
         u, rate, _ = carry
         excess = jnp.sum(moved(u)) - budget / 2
-        # One over the gain of the outcome that is being emptied, the last and least of those begun.
+        # One over the gain of the outcome that is being emptied: the smallest gain of those begun.
         now = jnp.max(jnp.where(before < (mean - u)[:, None], steep, 0.0), axis=1)
         ahead = u + excess / jnp.sum(now)
         rises = (excess > 0) & (ahead > u)
@@ -282,7 +281,7 @@ def l1_of_policy(p: jax.Array, values: jax.Array, policy: jax.Array, budget: jax
 
 
 def _sum_above(amount: jax.Array, values: jax.Array) -> jax.Array:
-    """[A, M] the amounts of all outcomes with a higher value; equal ones count in the order they stand."""
+    """[A, M] the sum of the amounts of all outcomes with a higher value; ties are ordered by index."""
     if values.shape[1] <= 64:  # comparing all pairs is one fused loop, sorting is not
         place = jnp.arange(values.shape[1])
         higher = values[:, None, :] > values[:, :, None]
@@ -301,8 +300,8 @@ def _to_worst(p: jax.Array, values: jax.Array, moved: jax.Array) -> jax.Array:
     return p - moved + worst * jnp.sum(moved, axis=1, keepdims=True)
 
 
-def _half(backup: Backup) -> Backup:
-    """Total variation is half of L1."""
+def _half(backup: SharedBackup) -> SharedBackup:
+    """The same for total variation, which is half of L1."""
     return lambda p, values, third, budget: backup(p, values, third, 2 * budget)
 
 

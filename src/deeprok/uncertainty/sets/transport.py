@@ -1,7 +1,7 @@
-"""Transport with a budget: the weighted L1 distance and Wasserstein's.
+"""Optimal transport with a budget: weighted L1 and Wasserstein-1 balls.
 
-What each price of transport makes nature do is known. The two prices around the budget are found by intersecting
-tangents of the concave dual, and their answers mixed.
+The worst case for a given price of transport is known in closed form. Cutting planes of the concave dual find the
+price at which the budget is used up; the worst case is a mixture of the two plans at that price.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from deeprok.uncertainty.sets.base import (
 
 
 def weighted_l1(p: jax.Array, values: jax.Array, level: Level, weights: jax.Array) -> WorstCase:
-    """Σ w |p' − p| ≤ level: moving mass costs the weights of both its ends.
+    """Σ w |p' − p| ≤ level: moving mass from i to j costs w_i + w_j.
 
     Args:
-      p: [M] the distribution the set is built on.
+      p: [M] the nominal distribution.
       values: [M] the value of each outcome.
       level: the radius.
-      weights: [M] w, none negative; a large one holds its outcome near p.
+      weights: [M] w, at least 0; a large weight keeps the probability of its outcome near p.
     """
     return WorstCase(*weighted_l1_tangent(p, values, level, weights)[:2])
 
@@ -51,13 +51,13 @@ def weighted_l1_tangent(p: jax.Array, values: jax.Array, level: Level, weights: 
 
 
 def wasserstein(p: jax.Array, values: jax.Array, level: Level, cost: jax.Array | None = None) -> WorstCase:
-    """Wasserstein-1 distance: mass moves from outcome i to j at cost[i, j], at most the level in all.
+    """Wasserstein-1 distance: moving mass from outcome i to j costs cost[i, j], at most the level in total.
 
     Args:
-      p: [M] the distribution the set is built on.
+      p: [M] the nominal distribution.
       values: [M] the value of each outcome.
       level: the radius, in the unit of the costs.
-      cost: [M, M] none negative and 0 on the diagonal; |i − j| if not given, outcomes standing in line.
+      cost: [M, M] at least 0, and 0 on the diagonal; |i − j| if not given.
     """
     return WorstCase(*wasserstein_tangent(p, values, level, cost)[:2])
 
@@ -66,7 +66,7 @@ def wasserstein_tangent(p: jax.Array, values: jax.Array, level: Level, cost: jax
     """`wasserstein` with its tangent."""
     here = jnp.arange(values.shape[0])
     c = jnp.abs(here[:, None] - here[None, :]).astype(p.dtype) if cost is None else jnp.asarray(cost, p.dtype)
-    arriving = c.T  # outcomes reached first: both minima below are then vectorised, which argmin is not
+    arriving = c.T  # destinations first: both minima below are then vectorised, unlike argmin
 
     def respond(price: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array]:
         reached = u[:, None] + price * arriving
@@ -78,7 +78,7 @@ def wasserstein_tangent(p: jax.Array, values: jax.Array, level: Level, cost: jax
 
 
 class _Plan(NamedTuple):
-    """Where the mass of each outcome goes, with what it costs and the expectation it ends at."""
+    """A transport plan: the destination of each outcome's mass, its total cost and the resulting expectation."""
 
     there: jax.Array  # [M] int
     cost: jax.Array  # []
@@ -91,18 +91,18 @@ def _transport(
     level: Level,
     respond: Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]],
 ) -> Tangent:
-    """The least expectation that can be reached by moving mass at a total cost of at most the level.
+    """The smallest expectation that can be reached by moving mass at a total cost of at most the level.
 
-    Plans are points (cost, value). The answer lies on the lower edge of their hull, between a plan that
-    costs more than the level and one that does not. The price at which two such plans are equal is
-    asked for a better one, which takes the place of one of them, until there is none.
+    A plan is a point (cost, value). The solution lies on the lower convex hull of all plans, between a plan that costs
+    more than the level and one that does not. At the price where both are equally good, the best plan replaces one of
+    them; this is repeated until there is no better one.
 
     Args:
-      p: [M] the distribution the set is built on.
+      p: [M] the nominal distribution.
       values: [M] the value of each outcome.
       level: the budget.
-      respond: `(price, u) -> (there, cost)`, all of shape [M]: where each outcome's mass goes if moving
-        costs the price times its cost and outcomes are worth u.
+      respond: `(price, u) -> (there, cost)`, all of shape [M]: the best destination of each outcome's mass, and its
+        cost, if outcomes have the values u and moving costs the price times its cost.
     """
     u, span = to_unit(values, jnp.ones(p.shape, bool))
     here = jnp.arange(p.shape[0])
@@ -138,7 +138,7 @@ def _transport(
 
 
 def check_cost(cost: np.ndarray, field: str = "cost") -> None:
-    """Raises unless a matrix of costs is square, finite, nowhere negative and 0 on its diagonal."""
+    """Raises unless a matrix of costs is square, finite, at least 0, and 0 on its diagonal."""
     cost = np.asarray(cost)
     if cost.ndim != 2 or cost.shape[0] != cost.shape[1]:
         raise DeeprokError(f"{field} has shape {cost.shape}; it must be square, a row and a column for each outcome")

@@ -1,4 +1,4 @@
-"""`deeprok worlds`: the environments, their parameters and boxes."""
+"""`deeprok environments`: the environments, their parameters and boxes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rich.table import Table
 
 from deeprok.cli import streams
 from deeprok.cli.options import no_options
-from deeprok.environments import WORLDS
+from deeprok.environments import ENVIRONMENTS
 
 
 def run(words: Sequence[str]) -> None:
     """Runs the command."""
-    no_options("worlds", words)
-    for name, make in WORLDS.items():
-        world = make()
+    no_options("environments", words)
+    for name, part in ENVIRONMENTS.items():
+        env = part.make(part.settings())
         table = Table(
             "parameter",
             "nominal",
@@ -28,11 +28,11 @@ def run(words: Sequence[str]) -> None:
             title=name,
             title_justify="left",
         )
-        for field in dataclasses.fields(world.nominal):
-            box = world.box.get(field.name)
+        for field in dataclasses.fields(env.nominal):
+            box = env.box.get(field.name)
             table.add_row(
                 field.name,
-                f"{getattr(world.nominal, field.name):g}",
+                f"{getattr(env.nominal, field.name):g}",
                 f"{box[0]:g} – {box[1]:g}" if box else "",
                 field.metadata["unit"],
                 field.metadata["meaning"],

@@ -2,20 +2,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import probe_worlds
+import probe_envs
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deeprok.core.errors import DeeprokError
-from deeprok.environments import WORLDS, World, branch, cartpole, check_quantity, with_model
-from deeprok.environments.cartpole import INTEGRATORS, CartPole
+from deeprok.environments import ENVIRONMENTS, Environment, branch, cartpole, check_quantity, with_model
+from deeprok.environments.cartpole import CartPole, Integrator
 from deeprok.environments.wrappers import with_delay, with_parameter_noise, with_sensor_noise
 
 GYMNASIUM_NAMES = {
@@ -30,7 +30,7 @@ KEY = jax.random.key(0)
 QUANTITIES = [f.name for f in dataclasses.fields(CartPole)]
 
 
-def gymnasium_world(physics: dict[str, float], integrator: str) -> CartPoleEnv:
+def gymnasium_env(physics: dict[str, float], integrator: str) -> CartPoleEnv:
     env = CartPoleEnv()
     env.kinematics_integrator = integrator
     for name, value in physics.items():
@@ -43,11 +43,11 @@ def gymnasium_world(physics: dict[str, float], integrator: str) -> CartPoleEnv:
 @functools.cache
 def player(integrator: str):
     """Plays a list of actions from a state, whatever happens on the way."""
-    world = cartpole(integrator)
+    env = cartpole(integrator)
 
     def play(state, actions, params):
         def step(state, action):
-            outcome = world.step(KEY, state, action, params)
+            outcome = env.step(KEY, state, action, params)
             return outcome.state, outcome
 
         return jax.lax.scan(step, state, actions)[1]
@@ -62,7 +62,7 @@ def expect_gymnasium(physics: dict[str, float], integrator: str, seed: int) -> N
         params = with_model(cartpole().nominal, physics)
         outcome = jax.tree.map(np.asarray, player(integrator)(jnp.asarray(start), jnp.asarray(actions), params))
     assert outcome.state.dtype == np.float64
-    env = gymnasium_world(physics, integrator)
+    env = gymnasium_env(physics, integrator)
     env.reset()
     env.state = start
     for t, action in enumerate(actions):
@@ -74,16 +74,16 @@ def expect_gymnasium(physics: dict[str, float], integrator: str, seed: int) -> N
             break
 
 
-@pytest.mark.parametrize("integrator", INTEGRATORS)
+@pytest.mark.parametrize("integrator", get_args(Integrator))
 @pytest.mark.parametrize("cart_mass", [1.0, 1.5])
 @pytest.mark.parametrize("seed", range(3))
 def test_equals_gymnasium_at_nominal(integrator: str, cart_mass: float, seed: int) -> None:
-    # Names without a value here keep Gymnasium's own number, and so must the nominal world.
+    # Names without a value here keep Gymnasium's own number, and so must the nominal environment.
     expect_gymnasium({"cart_mass": cart_mass}, integrator, seed)
 
 
 @given(
-    integrator=st.sampled_from(INTEGRATORS),
+    integrator=st.sampled_from(get_args(Integrator)),
     physics=st.fixed_dictionaries(
         {
             "pole_length": st.floats(0.2, 1.4),
@@ -114,18 +114,19 @@ STEPS = [
 
 @pytest.mark.parametrize(("pole_length", "cart_mass", "action", "x_dot", "theta_dot"), STEPS)
 def test_known_steps(x64, pole_length, cart_mass, action, x_dot, theta_dot) -> None:
-    world = cartpole()
-    params = with_model(world.nominal, {"pole_length": pole_length, "cart_mass": cart_mass})
-    outcome = world.step(KEY, jnp.array([0.1, -0.2, 0.05, 0.3]), jnp.int32(action), params)
+    env = cartpole()
+    params = with_model(env.nominal, {"pole_length": pole_length, "cart_mass": cart_mass})
+    outcome = env.step(KEY, jnp.array([0.1, -0.2, 0.05, 0.3]), jnp.int32(action), params)
     np.testing.assert_allclose(outcome.state, [0.096, x_dot, 0.056, theta_dot], rtol=0, atol=6e-13)
     np.testing.assert_array_equal(outcome.obs, outcome.state)
 
 
 def test_nominal_is_the_papers() -> None:
-    world = WORLDS["cartpole"]()
-    assert (world.nominal.pole_length, world.nominal.cart_mass) == (0.5, 1.5)
-    assert world.box == {"pole_length": (0.2, 1.4), "cart_mass": (0.1, 7.0)}
-    assert (world.horizon, world.success_return) == (200, 195.0)
+    part = ENVIRONMENTS["cartpole"]
+    env = part.make(part.settings())
+    assert (env.nominal.pole_length, env.nominal.cart_mass) == (0.5, 1.5)
+    assert env.box == {"pole_length": (0.2, 1.4), "cart_mass": (0.1, 7.0)}
+    assert (env.horizon, env.success_return) == (200, 195.0)
 
 
 FALLING = {
@@ -142,34 +143,34 @@ FALLING = {
 @pytest.mark.parametrize("failing_reward", [0.0, 1.0, -2.0])
 @pytest.mark.parametrize("state", FALLING.values(), ids=FALLING)
 def test_failing_step_ends_with_its_reward(state: list[float], failing_reward: float) -> None:
-    world = cartpole(failing_reward=failing_reward)
-    outcome = world.step(KEY, jnp.array(state), jnp.int32(0), world.nominal)
+    env = cartpole(failing_reward=failing_reward)
+    outcome = env.step(KEY, jnp.array(state), jnp.int32(0), env.nominal)
     assert bool(outcome.terminated)
     assert float(outcome.reward) == failing_reward
-    fine = world.step(KEY, jnp.zeros(4), jnp.int32(0), world.nominal)
+    fine = env.step(KEY, jnp.zeros(4), jnp.int32(0), env.nominal)
     assert not bool(fine.terminated)
     assert float(fine.reward) == 1.0
 
 
 @pytest.mark.parametrize("name", QUANTITIES)
 def test_every_quantity_matters(name: str) -> None:
-    world = cartpole()
-    changed = dataclasses.replace(world.nominal, **{name: getattr(world.nominal, name) * 1.1})
+    env = cartpole()
+    changed = dataclasses.replace(env.nominal, **{name: getattr(env.nominal, name) * 1.1})
 
     def look(params):
         state = jnp.array([0.1, -0.2, 0.05, 0.3])
-        return world.reset(KEY, params)[0], world.step(KEY, state, jnp.int32(1), params).state
+        return env.reset(KEY, params)[0], env.step(KEY, state, jnp.int32(1), params).state
 
-    (reset, step), (new_reset, new_step) = look(world.nominal), look(changed)
+    (reset, step), (new_reset, new_step) = look(env.nominal), look(changed)
     assert (name == "initial_range") == bool(jnp.any(reset != new_reset))
     assert (name != "initial_range") == bool(jnp.any(step != new_step))
 
 
 @pytest.mark.parametrize("size", [0.05, 0.2])
 def test_start_fills_the_initial_range(size: float) -> None:
-    world = cartpole()
-    params = with_model(world.nominal, {"initial_range": size})
-    states, obs = jax.vmap(lambda key: world.reset(key, params))(jax.random.split(KEY, 2000))
+    env = cartpole()
+    params = with_model(env.nominal, {"initial_range": size})
+    states, obs = jax.vmap(lambda key: env.reset(key, params))(jax.random.split(KEY, 2000))
     np.testing.assert_array_equal(states, obs)
     assert (np.abs(states) <= size).all()
     assert (np.max(states, axis=0) > 0.99 * size).all()
@@ -179,35 +180,35 @@ def test_start_fills_the_initial_range(size: float) -> None:
 
 def test_time_never_terminates() -> None:
     # Without gravity and force an upright pole stays where it is, far beyond the horizon.
-    world = cartpole(horizon=10)
-    params = with_model(world.nominal, {"gravity": 1e-30, "force": 1e-30})
+    env = cartpole(horizon=10)
+    params = with_model(env.nominal, {"gravity": 1e-30, "force": 1e-30})
     outcome = player("euler")(jnp.zeros(4), jnp.zeros(1000, jnp.int32), params)
     assert not np.any(outcome.terminated)
     assert np.all(outcome.reward == 1.0)
 
 
 def test_branch_is_one_step_per_model() -> None:
-    world = cartpole()
+    env = cartpole()
     state = jnp.array([0.1, -0.2, 0.05, 0.3])
     models = {"pole_length": jnp.array([0.2, 0.5, 1.4]), "force": jnp.array([5.0, 10.0, 12.0])}
-    outcomes = branch(world, KEY, state, jnp.int32(1), models)
+    outcomes = branch(env, KEY, state, jnp.int32(1), models)
     assert outcomes.reward.shape == outcomes.terminated.shape == (3,)
     for m in range(3):
-        params = with_model(world.nominal, {name: values[m] for name, values in models.items()})
-        alone = world.step(KEY, state, jnp.int32(1), params)
+        params = with_model(env.nominal, {name: values[m] for name, values in models.items()})
+        alone = env.step(KEY, state, jnp.int32(1), params)
         np.testing.assert_allclose(outcomes.state[m], alone.state, rtol=1e-6)
         np.testing.assert_allclose(outcomes.obs[m], alone.obs, rtol=1e-6)
     assert len(np.unique(outcomes.state[:, 1])) == 3
 
 
 def test_branches_share_their_luck() -> None:
-    world = probe_worlds.drift()
-    outcomes = branch(world, KEY, jnp.zeros(1), jnp.int32(0), {"size": jnp.array([1.0, 1.0, 2.0])})
+    env = probe_envs.drift()
+    outcomes = branch(env, KEY, jnp.zeros(1), jnp.int32(0), {"size": jnp.array([1.0, 1.0, 2.0])})
     first, same, double = np.asarray(outcomes.reward)
     assert first != 0
     assert same == first
     np.testing.assert_allclose(double, 2 * first, rtol=1e-6)
-    other = branch(world, jax.random.key(1), jnp.zeros(1), jnp.int32(0), {"size": jnp.array([1.0])})
+    other = branch(env, jax.random.key(1), jnp.zeros(1), jnp.int32(0), {"size": jnp.array([1.0])})
     assert other.reward[0] != first
 
 
@@ -234,15 +235,15 @@ def test_impossible_quantities_are_refused(name: str, value: float, said: str) -
     check_quantity(CartPole(), "cart_mass", 1.0, "here")
 
 
-# What disturbs a world.
+# What disturbs an environment.
 
 KEY = jax.random.key(3)
 
 
-def outcomes(world: World, count: int = 4000, action: int = 1) -> Any:
-    state, _ = world.reset(KEY, world.nominal)
+def outcomes(env: Environment, count: int = 4000, action: int = 1) -> Any:
+    state, _ = env.reset(KEY, env.nominal)
     keys = jax.random.split(jax.random.key(5), count)
-    return jax.vmap(lambda key: world.step(key, state, jnp.int32(action), world.nominal))(keys)
+    return jax.vmap(lambda key: env.step(key, state, jnp.int32(action), env.nominal))(keys)
 
 
 def test_sensor_noise_blurs_what_is_seen_and_nothing_else() -> None:

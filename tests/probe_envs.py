@@ -1,23 +1,24 @@
-"""Worlds so small that what should be learned in them is known."""
+"""Environments so small that what should be learned in them is known."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from deeprok.core.pytree import record
-from deeprok.environments.base import Outcome, World, quantity
+from deeprok.core.pytree import pytree_dataclass
+from deeprok.environments import Choices, Environment, EnvironmentPart, EpisodeSettings, Outcome, quantity
 
 
-@record
+@pytree_dataclass
 class Weather:
     wind: Any = quantity(0.5, "", "from 1 on it blows whoever goes to the wrong place")
     prize: Any = quantity(1.0, "", "reward at the right place")
 
 
-def fork(integrator: str = "", failing_reward: float = 0.0, horizon: int = 10) -> World:
+def fork(horizon: int = 10) -> Environment:
     """Three states, seen one-hot: a way that is safe and one that depends on the weather.
 
     State 0: action 0 earns 0.3 and leads to 1; action 1 earns 0 and leads to 2, in strong wind to 1.
@@ -39,15 +40,15 @@ def fork(integrator: str = "", failing_reward: float = 0.0, horizon: int = 10) -
         )
 
     box = {"wind": (0.5, 1.5), "prize": (0.5, 1.5)}
-    return World("fork", reset, step, Weather(), box, (1.0,) * 3, ("left", "right"), horizon, 0.0)
+    return Environment("fork", reset, step, Weather(), box, (1.0,) * 3, Choices(("left", "right")), horizon, 0.0)
 
 
-@record
+@pytree_dataclass
 class Life:
-    lifetime: Any = quantity(1e9, "steps", "after which the world ends")
+    lifetime: Any = quantity(1e9, "steps", "after which the environment ends")
 
 
-def treadmill(integrator: str = "", failing_reward: float = 0.0, horizon: int = 10) -> World:
+def treadmill(horizon: int = 10) -> Environment:
     """One thing to see, one reward for ever, or until the lifetime is over."""
 
     def reset(key: jax.Array, params: Life) -> tuple[jax.Array, jax.Array]:
@@ -57,15 +58,16 @@ def treadmill(integrator: str = "", failing_reward: float = 0.0, horizon: int = 
         age = state + 1
         return Outcome(state=age, obs=jnp.ones(1), reward=jnp.ones(()), terminated=age >= params.lifetime)
 
-    return World("treadmill", reset, step, Life(), {"lifetime": (5.0, 20.0)}, (1.0,), ("a", "b"), horizon, 0.0)
+    box = {"lifetime": (5.0, 20.0)}
+    return Environment("treadmill", reset, step, Life(), box, (1.0,), Choices(("a", "b")), horizon, 0.0)
 
 
-@record
+@pytree_dataclass
 class Noise:
     size: Any = quantity(1.0, "", "standard deviation of a step")
 
 
-def drift(integrator: str = "", failing_reward: float = 0.0, horizon: int = 10) -> World:
+def drift(horizon: int = 10) -> Environment:
     """A random walk."""
 
     def reset(key: jax.Array, params: Noise) -> tuple[jax.Array, jax.Array]:
@@ -75,7 +77,11 @@ def drift(integrator: str = "", failing_reward: float = 0.0, horizon: int = 10) 
         moved = state + params.size * jax.random.normal(key, (1,))
         return Outcome(state=moved, obs=moved, reward=moved[0], terminated=jnp.array(False))
 
-    return World("drift", reset, step, Noise(), {"size": (0.5, 2.0)}, (1.0,), ("a", "b"), horizon, 0.0)
+    return Environment("drift", reset, step, Noise(), {"size": (0.5, 2.0)}, (1.0,), Choices(("a", "b")), horizon, 0.0)
 
 
-PROBES = {"fork": fork, "treadmill": treadmill, "drift": drift}
+def part_of(make: Callable[[int], Environment]) -> EnvironmentPart:
+    return EnvironmentPart(EpisodeSettings, lambda settings: make(settings.horizon))
+
+
+PROBES = {make.__name__: part_of(make) for make in (fork, treadmill, drift)}

@@ -1,4 +1,4 @@
-"""Exact solution of robust Markov decision processes: values, policies, and what nature does."""
+"""Exact solution of robust Markov decision processes: values, policies and worst-case models."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from deeprok.tabular.solvers import (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solution:
-    """What a solver found. With a horizon, values, q and policy have a first axis of stages.
+    """The solution of a robust MDP. With a horizon, the first axis of values, q and policy is the stage.
 
     Attributes:
       values: [S] the value of each state.
-      q: [S, A] the value of each action in the worst case, −∞ where a state does not have it.
-      policy: [S] the best action, or [S, A] the probability of each (s-rectangular, or as given).
+      q: [S, A] the worst-case value of each action, −∞ for actions that a state does not have.
+      policy: [S] the best action, or [S, A] the probability of each (if the set is s-rectangular, or as given).
       residual: the largest change of a value in the last backup.
-      error_bound: but for rounding, no value is farther than this from the optimal one, nor from the worst-case
-        value of the returned policy: γ/(1−γ) times the residual. Where actions share a budget, values are those of
-        the returned policy, and how far it falls short of the optimum is added.
-      iterations: backups of all states.
-      seconds: how long it took, with compilation.
+      error_bound: up to rounding, no value is farther than this from the optimal one, nor from the worst-case value of
+        the returned policy: γ/(1−γ) times the residual. If actions share a budget, values are those of the returned
+        policy, and the bound includes how far they are below the optimum.
+      iterations: number of backups of all states.
+      seconds: run time, with compilation.
     """
 
     values: np.ndarray
@@ -50,18 +50,18 @@ class Solution:
     error_bound: float
     iterations: int
     seconds: float
-    _answer: Callable[[int], RMDP] = dataclasses.field(repr=False)
+    _worst_model: Callable[[int], RMDP] = dataclasses.field(repr=False)
 
     def worst_model(self, stage: int = 0) -> RMDP:
         """The worst-case model (with `objective="optimistic"` the best-case one).
 
-        Ordinary dynamic programming in it gives the policy the same values. The exception are sets that are
-        not coherent, where nature pays for leaving the nominal model.
+        Under it, the policy has the same values in ordinary dynamic programming. The exception are sets that are not
+        coherent, where there is a penalty for deviating from the nominal model.
 
         Args:
-          stage: the decision, of a finite horizon.
+          stage: the stage, if the horizon is finite.
         """
-        return self._answer(stage)
+        return self._worst_model(stage)
 
 
 def solve(
@@ -83,21 +83,21 @@ def solve(
 
     Args:
       problem: the nominal model.
-      set: the family of sets, a name of `SETS`.
-      radius: the level of the set: a number, [S] or [S, A]; not needed if the set has none.
-      discount: γ, above 0 and below 1; 1 with a horizon only.
-      rect: `sa`: nature answers each state and action by itself; `s`: the radius is a budget for all
+      set: the ambiguity set, a name of `TABULAR_SETS`.
+      radius: the level of the set: a number, [S] or [S, A]; not needed for sets without a level.
+      discount: γ, above 0 and below 1; 1 only with a horizon.
+      rect: rectangularity. `sa`: each state and action has its own set; `s`: the radius is a budget shared by the
         actions of a state, and the best policy is randomised.
-      support: where nature may move mass: `nominal`, to the successors of positive probability; `listed`, to
-        those that the problem lists with probability 0 too; `all`, to all states. If not given `nominal`, or
-        for a problem made of samples all that it does not rule out.
+      support: where nature may move mass. `nominal`: to successors of positive probability; `listed`: also to those
+        that the problem lists with probability 0; `all`: to all states. The default is `nominal`; for a problem made
+        from samples, all successors that are possible.
       objective: `robust`: the worst case; `optimistic`: the best case; `nominal`: the nominal model itself.
       tol: the error bound to reach.
-      horizon: the number of decisions; without end if not given.
+      horizon: the number of decisions; infinite if not given.
       method: `vi` value iteration, `ppi` partial policy iteration, `mpi` modified policy iteration;
-        if not given `ppi`, or `vi` for shared budgets where finding the best policy takes less than evaluating one.
-      weights: [S] of successors, for sets that can be `weighted`; all 1 if not given.
-      cost: [S, S] of moving mass between states, for sets that take a cost; |i − j| if not given.
+        the default is `ppi`, or `vi` for shared budgets where finding the best policy is faster than evaluating one.
+      weights: [S] of successors, for `l1` and `l2`; all 1 if not given.
+      cost: [S, S] of moving mass between states, for `wasserstein`; |i − j| if not given.
       advance: called with the fraction of the work done since its last call.
     """
     began = time.perf_counter()
@@ -109,7 +109,7 @@ def solve(
         if horizon is not None:
             return _finish(game, backward_induction(operator, discount, horizon, None, advance), began)
         progress = Progress(_check_tol(tol), advance)
-        # To find the best policy by tangents takes less than to evaluate one.
+        # By cutting planes, finding the best policy is faster than evaluating one.
         chosen = method or ("vi" if operator.rules.shared and operator.rules.by_tangents else "ppi")
         if chosen == "vi":
             found = value_iteration(operator, discount, progress, None)
@@ -125,7 +125,7 @@ def evaluate(
     advance: Advance | None = None,
     **setting: Unpack[Setting],
 ) -> Solution:
-    """The value of a policy in the worst case over an ambiguity set.
+    """The worst-case value of a policy over an ambiguity set.
 
     Args:
       problem: the nominal model.
@@ -158,7 +158,7 @@ def _check_tol(tol: float) -> float:
 def _finish(game: Game, found: Found, began: float) -> Solution:
     values, policy, q = map(np.asarray, found.backup)
 
-    def answer(stage: int) -> RMDP:
+    def worst_model_at(stage: int) -> RMDP:
         if not 0 <= stage < len(found.following):
             raise DeeprokError(f"stage is {stage}; there are the stages 0 to {len(found.following) - 1}")
         with jax.enable_x64(True):
@@ -169,4 +169,6 @@ def _finish(game: Game, found: Found, began: float) -> Solution:
         return model
 
     bound = found.shortfall + (game.discount / (1 - game.discount) * found.residual if found.residual else 0.0)
-    return Solution(values, q, policy, found.residual, bound, found.iterations, time.perf_counter() - began, answer)
+    return Solution(
+        values, q, policy, found.residual, bound, found.iterations, time.perf_counter() - began, worst_model_at
+    )

@@ -1,72 +1,42 @@
-"""Targets: what Q(s, a) is regressed on, given what nature may do; and temporal differences as observations.
+"""Temporal differences as observations, for filters that observe rewards: Kalman Temporal Differences.
 
-The functions are unbatched; `vmap` does the rest. Equation numbers are those of the Deep-RoK paper.
+There is no target network: the reward is observed, and the weights predict it as a difference of values.
+
+M. Geist and O. Pietquin, "Kalman temporal differences", JAIR 39, 2010, arXiv:1406.3270.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from deeprok.core.pytree import record
+from deeprok.agents.network import Network
+from deeprok.agents.targets.base import (
+    AMBIGUITY_PRESETS,
+    AmbiguitySettings,
+    InnerProblem,
+    Target,
+    TargetPart,
+    check_ambiguity,
+    level_schedule,
+)
+from deeprok.agents.targets.bootstrapped import max_value, robust_target
+from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import Transition
-from deeprok.uncertainty import WorstCase
+from deeprok.uncertainty import SETS
+from deeprok.uncertainty.sets import Level
 
 #: `(theta, obs) -> V(s)`, a number.
 Value = Callable[[jax.Array, jax.Array], jax.Array]
 #: `(theta, obs) -> Q(s, ·)`, [A].
 ActionValues = Callable[[jax.Array, jax.Array], jax.Array]
-#: The inner problem of `deeprok.uncertainty`: `(p, values, level) -> WorstCase`.
-InnerProblem = Callable[[jax.Array, jax.Array, float | jax.Array], WorstCase]
 
 
-def max_value(q: jax.Array) -> jax.Array:
-    """max Q(s', ·; θ') from the target network's values [A]."""
-    return jnp.max(q)
-
-
-def double_value(q: jax.Array, q_online: jax.Array) -> jax.Array:
-    """The target network's value of the action that the online network prefers (van Hasselt, 2016)."""
-    return q[jnp.argmax(q_online)]
-
-
-def outcome_values(reward: jax.Array, terminated: jax.Array, next_value: jax.Array, discount: float) -> jax.Array:
-    """r + γ (1 − terminated) V(s') of each outcome; all arrays [M]. Truncation does not enter."""
-    return reward + discount * jnp.where(terminated, 0.0, next_value)
-
-
-def label(
-    reward: jax.Array,
-    terminated: jax.Array,
-    next_value: jax.Array,
-    discount: float,
-    worst_case: InnerProblem,
-    level: float | jax.Array,
-) -> jax.Array:
-    """The robust label of Eq. 14; with M = 1 the nominal label of Eq. 4.
-
-    Args:
-      reward: [M] reward under each model. The paper's r(s, a) is the same for all.
-      terminated: [M] whether each model's successor is terminal.
-      next_value: [M] value of each model's successor.
-      discount: γ.
-      worst_case: the inner problem, from `deeprok.uncertainty`.
-      level: the size of its set.
-    """
-    values = outcome_values(reward, terminated, next_value, discount)
-    if values.shape == (1,):
-        return values[0]  # one outcome leaves nature no choice, whatever the set
-    uniform = jnp.full(values.shape, 1.0 / values.shape[0], values.dtype)
-    return worst_case(uniform, values, level).value
-
-
-# --- temporal differences, for filters that observe rewards ----------------------------------------------
-
-
-@record
+@pytree_dataclass
 class SarsaTransition(Transition):
     """One step and the action taken after it."""
 
@@ -125,7 +95,7 @@ def q_difference(q: ActionValues) -> Difference:
 def robust_difference(
     q: ActionValues,
     worst_case: InnerProblem,
-    level: float | jax.Array = 0.0,
+    level: Level = 0.0,
 ) -> Difference:
     """Robust KTD-Q: 0 is Q(s, a) − worst_m[r_m + γ max Q(s'_m, ·)] over the M models of a transition.
 
@@ -137,7 +107,50 @@ def robust_difference(
 
     def h(theta: jax.Array, x: Transition, discount: float) -> jax.Array:
         next_value = jax.vmap(lambda obs: max_value(q(theta, obs)))(x.next_obs)
-        target = label(x.reward, x.terminated, next_value, discount, worst_case, level)
+        target = robust_target(x.reward, x.terminated, next_value, discount, worst_case, level)
         return q(theta, x.obs)[x.action] - target
 
     return Difference(h, lambda x: jnp.zeros((), x.reward.dtype), on_policy=False)
+
+
+@dataclass(frozen=True)
+class DifferenceSettings:
+    """KTD-Q's target has no settings."""
+
+
+def _target(difference: Callable[[Level], Difference], discount: float, **rest: Any) -> Target:
+    def observe(theta: jax.Array, target_theta: jax.Array, batch: Transition, level: Level) -> Any:
+        chosen = difference(level)
+        return lambda theta, x: chosen.h(theta, x, discount), batch, jax.vmap(chosen.y)(batch)
+
+    return Target(observe, **rest)
+
+
+def _difference(settings: DifferenceSettings, network: Network, discount: float) -> Target:
+    return _target(lambda level: q_difference(network.apply), discount)
+
+
+def _robust_difference(settings: AmbiguitySettings, network: Network, discount: float) -> Target:
+    worst_case = SETS[settings.robust_set].worst_case
+    return _target(
+        lambda level: robust_difference(network.apply, worst_case, level),
+        discount,
+        level=level_schedule(settings),
+        follows_gain=settings.confidence == "spread",
+    )
+
+
+DIFFERENCE = TargetPart(
+    settings=DifferenceSettings,
+    presets={"paper": DifferenceSettings(), "tuned": DifferenceSettings()},
+    make=_difference,
+    robust=False,
+)
+
+ROBUST_DIFFERENCE = TargetPart(
+    settings=AmbiguitySettings,
+    presets={preset: AmbiguitySettings(**chosen) for preset, chosen in AMBIGUITY_PRESETS.items()},
+    make=_robust_difference,
+    robust=True,
+    check=check_ambiguity,
+)

@@ -1,0 +1,191 @@
+"""What a learner is: the pure functions that a driver calls, and what others may look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, Protocol
+
+import jax
+
+from deeprok.agents.network import Network
+from deeprok.agents.targets.base import TargetPart
+from deeprok.core.fields import Precision
+from deeprok.core.registry import Registry, expect
+from deeprok.environments.base import Environment, Model, Transition
+from deeprok.environments.rollout import Step
+from deeprok.estimators.base import Fit, Part, Posterior
+from deeprok.uncertainty.models import Box, ModelSet
+
+#: The model that an agent acts on: the nominal one, a fresh draw from the box in each episode, or one of the model set.
+Acting = Literal["nominal", "sampled", "member"]
+
+#: Where several seeds train: vmapped in one program, one after the other in one program, or in processes of their own.
+Seeds = Literal["vmap", "loop", "processes"]
+
+
+class Task(NamedTuple):
+    """What a learner may know of the run that it is made for."""
+
+    algorithm: str  # its name, for messages
+    env: Environment
+    network: Network
+    box: Box
+    models: ModelSet
+    acting: Acting
+    discount: float
+    episodes: int
+    precision: Precision
+    snapshot_every: int  # episodes between snapshots of the weights; 0 for none
+    settings: Any  # the learner's
+    target: TargetPart
+    target_settings: Any
+    estimator: Part | None
+    estimator_settings: Any
+
+    @property
+    def snapshots(self) -> int:
+        """How many snapshots of the weights a run takes."""
+        return self.episodes // self.snapshot_every if self.snapshot_every else 0
+
+
+class State(Protocol):
+    """What a learner carries from one step to the next: a pytree with the estimate of the weights as `belief`."""
+
+    @property
+    def belief(self) -> Any:
+        """The estimator's record."""
+
+
+class View(NamedTuple):
+    """Read-only access to what a learner has learned.
+
+    Attributes:
+      env: the environment.
+      network: the network whose weights are estimated.
+      mean: `belief -> theta` [n], the point estimate.
+      posterior: the posterior over the weights; None for a point estimate.
+      values: `(belief, obs [C, D]) -> (mean, deviation)` of Q [C, A]; None for a policy.
+    """
+
+    env: Environment
+    network: Network
+    mean: Callable[[Any], jax.Array]
+    posterior: Posterior | None
+    values: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]] | None
+
+
+class Played(NamedTuple):
+    """Whole trajectories, with time as the first axis and trajectories as the second."""
+
+    steps: Step
+    models: Model  # name -> [K], the models that the i-th trajectory, counted round, was played on
+
+
+class PlaysSteps(NamedTuple):
+    """A learner that acts in one episode after the other, with an update every few steps.
+
+    Attributes:
+      observe: `(state, transition, draw, t, ended, active) -> state`, what a step changes: the replay, for example.
+      steps_per_update: environment steps between updates.
+      updates_per_chunk: updates in a chunk, after which metrics are written.
+      warm_up: the step before which updates have no effect.
+    """
+
+    observe: Callable[[Any, Transition, Any, jax.Array, jax.Array, jax.Array], Any]
+    steps_per_update: int
+    updates_per_chunk: int
+    warm_up: int = 0
+
+    def chunk_steps(self, horizon: int) -> int:
+        """Environment steps in a chunk."""
+        return self.steps_per_update * self.updates_per_chunk
+
+
+class PlaysTrajectories(NamedTuple):
+    """A learner that plays whole trajectories side by side and learns from all of them: a chunk is one update.
+
+    Attributes:
+      models: `(state, keys [2], t) -> (state, name -> [K])`, the models that trajectories are played on.
+      trajectories: N, how many are played; a multiple of K.
+    """
+
+    models: Callable[[Any, jax.Array, jax.Array], tuple[Any, Model]]
+    trajectories: int
+
+    def chunk_steps(self, horizon: int) -> int:
+        """Environment steps in a chunk, at most."""
+        return self.trajectories * horizon
+
+
+class Learner(NamedTuple):
+    """Pure functions; drivers call them and know nothing else of an algorithm.
+
+    Counters `t` are the driver's and shared by all seeds of a program, so that nothing expensive depends on a per-seed
+    condition: steps for a learner that plays steps, iterations for one that plays trajectories. Where `active` is false
+    the state stays as it is.
+
+    Attributes:
+      plays: how a driver plays.
+      init: `(key, belief=None) -> State`, from a given estimate of the weights or from fresh ones.
+      draw: `(key, shape) -> pytree`, the random numbers of steps of that shape, for `act` and `observe`.
+      act: `(state, draw, obs, t) -> (action, note)`, exploring; the note is what `learn` wants to know of the choice.
+      learn: `(state, draw, t, active, played) -> (state, Fit)`, one update. A learner that plays steps gets the random
+        numbers of the last of them, and None; one that plays trajectories gets a random key, and what was played.
+      view: what others may look at.
+      seeds: where several seeds train. A small network leaves a core idle, so that a vmap pays; a covariance fills its
+        cache by itself.
+      batch: observations in an update, for its statistics.
+      remedy: what to change when a run diverges.
+      metrics: `(t, belief) -> dict`, more numbers for a line of metrics.
+      warning: what a user should know of the settings before training, if anything.
+    """
+
+    plays: PlaysSteps | PlaysTrajectories
+    init: Callable[..., Any]
+    draw: Callable[[jax.Array, tuple[int, ...]], Any]
+    act: Callable[[Any, Any, jax.Array, jax.Array], tuple[jax.Array, Any]]
+    learn: Callable[[Any, Any, jax.Array, jax.Array, Played | None], tuple[Any, Fit]]
+    view: View
+    seeds: Seeds
+    batch: int
+    remedy: str
+    metrics: Callable[[int, Any], dict[str, float]] = lambda t, belief: {}
+    warning: str | None = None
+
+    @property
+    def chunk_steps(self) -> int:
+        """Environment steps in a chunk, at most."""
+        return self.plays.chunk_steps(self.view.env.horizon)
+
+
+class LearnerPart(NamedTuple):
+    """A learner as the settings of a run name it.
+
+    Attributes:
+      settings: a dataclass whose fields' types are those of `deeprok.core.fields`, each with a default.
+      make: `Task -> Learner`.
+      presets: preset -> its settings; where there are none, the defaults.
+      run: preset -> settings of the run, by name, that go with it.
+      check: `Task -> None`; raises where settings don't fit each other, the environment or the memory.
+    """
+
+    settings: type[Any]
+    make: Callable[[Task], Learner]
+    presets: Mapping[str, Any] = {}
+    run: Mapping[str, Mapping[str, Any]] = {}
+    check: Callable[[Task], None] = lambda task: None
+
+
+LEARNERS: Registry[LearnerPart] = Registry(
+    "learner",
+    {
+        "q_learning": "deeprok.agents.q_learning:PART",
+        "policy_gradient": "deeprok.agents.policy.gradient:PART",
+    },
+    expect(LearnerPart, "a LearnerPart"),
+)
+
+
+def gigabytes(numbers: int, precision: Precision) -> float:
+    """What so many numbers take."""
+    return (8 if precision == "float64" else 4) * numbers / 10**9

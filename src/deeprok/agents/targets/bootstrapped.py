@@ -1,0 +1,142 @@
+"""Bootstrapped targets: Q(s, a) is regressed on r + γ V(s'), or on its worst case over models.
+
+The functions are unbatched; `vmap` does the rest. Equation numbers are those of the Deep-RoK paper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from deeprok.agents.network import Network
+from deeprok.agents.targets.base import (
+    AMBIGUITY_PRESETS,
+    AmbiguitySettings,
+    InnerProblem,
+    Target,
+    TargetPart,
+    action_value,
+    check_ambiguity,
+    level_schedule,
+)
+from deeprok.core.fields import Count
+from deeprok.environments.base import Transition
+from deeprok.estimators.base import Observation
+from deeprok.uncertainty import SETS, WorstCase
+from deeprok.uncertainty.sets import Level
+
+
+def max_value(q: jax.Array) -> jax.Array:
+    """max Q(s', ·; θ') from the target network's values [A]."""
+    return jnp.max(q)
+
+
+def double_value(q: jax.Array, q_online: jax.Array) -> jax.Array:
+    """The target network's value of the action that the online network prefers (van Hasselt, 2016)."""
+    return q[jnp.argmax(q_online)]
+
+
+def outcome_values(reward: jax.Array, terminated: jax.Array, next_value: jax.Array, discount: float) -> jax.Array:
+    """r + γ (1 − terminated) V(s') of each outcome; all arrays [M]. Truncation does not enter."""
+    return reward + discount * jnp.where(terminated, 0.0, next_value)
+
+
+def robust_target(
+    reward: jax.Array,
+    terminated: jax.Array,
+    next_value: jax.Array,
+    discount: float,
+    worst_case: InnerProblem,
+    level: Level,
+) -> jax.Array:
+    """The robust target of Eq. 14; with M = 1 the nominal target of Eq. 4.
+
+    Args:
+      reward: [M] reward under each model. The paper's r(s, a) is the same for all.
+      terminated: [M] whether each model's successor is terminal.
+      next_value: [M] value of each model's successor.
+      discount: γ.
+      worst_case: the inner problem, from `deeprok.uncertainty`.
+      level: the size of its set.
+    """
+    values = outcome_values(reward, terminated, next_value, discount)
+    if values.shape == (1,):
+        return values[0]  # one outcome leaves nature no choice, whatever the set
+    uniform = jnp.full(values.shape, 1.0 / values.shape[0], values.dtype)
+    return worst_case(uniform, values, level).value
+
+
+@dataclass(frozen=True)
+class BootstrapSettings:
+    """Settings of a target that bootstraps from a target network."""
+
+    double: bool = False
+    """Double Q-learning: the online network chooses the successor's action, instead of the plain max."""
+    target_period: Count = 1000
+    """Environment steps between copies of the weights to the target network."""
+
+
+@dataclass(frozen=True)
+class WorstCaseSettings(AmbiguitySettings, BootstrapSettings):
+    """Settings of the worst-case target."""
+
+
+def _only_outcome(p: jax.Array, values: jax.Array, level: Level) -> WorstCase:
+    raise AssertionError("a nominal target has one outcome, which leaves nothing to choose from")
+
+
+def _observe(network: Network, settings: BootstrapSettings, discount: float, worst_case: InnerProblem) -> Any:
+    """`Target.observe`: Q(s, a) is observed to be its target."""
+
+    def observe(
+        theta: jax.Array, target_theta: jax.Array, batch: Transition, level: Level
+    ) -> tuple[Observation, Any, jax.Array]:
+        q = network.apply(target_theta, batch.next_obs)  # [B, M, A]
+        if settings.double:
+            next_value = jax.vmap(jax.vmap(double_value))(q, network.apply(theta, batch.next_obs))
+        else:
+            next_value = jax.vmap(jax.vmap(max_value))(q)
+        target = partial(robust_target, discount=discount, worst_case=worst_case, level=level)
+        return (
+            action_value(network),
+            (batch.obs, batch.action),
+            jax.vmap(target)(batch.reward, batch.terminated, next_value),
+        )
+
+    return observe
+
+
+def _nominal(settings: BootstrapSettings, network: Network, discount: float) -> Target:
+    return Target(_observe(network, settings, discount, _only_outcome), period=settings.target_period)
+
+
+def _worst_case(settings: WorstCaseSettings, network: Network, discount: float) -> Target:
+    return Target(
+        _observe(network, settings, discount, SETS[settings.robust_set].worst_case),
+        level_schedule(settings),
+        settings.target_period,
+        settings.confidence == "spread",
+    )
+
+
+NOMINAL = TargetPart(
+    settings=BootstrapSettings,
+    presets={"paper": BootstrapSettings(), "tuned": BootstrapSettings(target_period=2000)},
+    make=_nominal,
+    robust=False,
+)
+
+WORST_CASE = TargetPart(
+    settings=WorstCaseSettings,
+    presets={
+        "paper": WorstCaseSettings(),
+        "tuned": WorstCaseSettings(target_period=2000, **AMBIGUITY_PRESETS["tuned"]),
+    },
+    make=_worst_case,
+    robust=True,
+    check=check_ambiguity,
+)

@@ -1,0 +1,245 @@
+"""Trained runs, for notebooks: act, ask for Q-values and their uncertainty, read metrics and evaluations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from deeprok.agents.learner import View
+from deeprok.agents.network import Network
+from deeprok.core.errors import DeeprokError, shown, unknown
+from deeprok.environments import Environment
+from deeprok.evaluation import result
+from deeprok.evaluation.result import Evaluation
+from deeprok.runs import folder as runs
+from deeprok.runs import metrics
+from deeprok.runs.folder import KEEPS, Keep
+from deeprok.runs.metrics import Metrics
+from deeprok.runs.settings import Config
+
+
+def load(path: str | os.PathLike[str], seed: int | None = None, keep: Keep = "best") -> Run:
+    """Loads a trained run.
+
+    Args:
+      path: a run folder or a folder of seeds. Of several seeds, the run that did best in its trials on held-out models
+        is loaded, unless `seed` names another.
+      seed: the seed of the run to load.
+      keep: the weights that did `best` in the trials on held-out models, or the `last` ones.
+
+    Example:
+      >>> run = deeprok.load("runs/rok")
+      >>> run.act([0.0, 0.1, 0.02, -0.3])
+      np.int64(0)
+    """
+    if keep not in KEEPS:
+        raise unknown("keep", keep, KEEPS)
+    if not isinstance(path, str | os.PathLike):
+        raise DeeprokError(f"path is {shown(path)}; it must be the path of a run folder, or of a folder of seeds")
+    found = {folder: runs.read_config(folder) for folder in runs.find(Path(path))}
+    if seed is not None:
+        seeds = sorted(config.seed for config in found.values())
+        found = {folder: config for folder, config in found.items() if config.seed == seed}
+        if not found:
+            raise DeeprokError(f"seed is {shown(seed)}; {path} has {', '.join(map(str, seeds))}")
+    if len({config.digest() for config in found.values()}) > 1:
+        raise DeeprokError(f"the runs in {path} differ in more than their seed; load them one by one")
+    folders = list(found)
+    config = found[folders[0]]
+    with config.arithmetic():
+        learner = config.make_learner()
+        if len(folders) > 1:  # a seed that has not got to its first checkpoint is not the best one
+            started = [folder for folder in folders if (folder / runs.CHECKPOINT).exists()]
+            folders = sorted(started, key=lambda folder: -runs.best_trial(folder, learner)) or folders
+        belief = runs.load_belief(folders[0], learner, keep)
+    return Run(folders[0], found[folders[0]], keep, _agent_of(learner.view, belief))
+
+
+class _Agent(NamedTuple):
+    """All that a `Run` uses of the trained agent. Its functions are jitted, for batches of observations [E, D]."""
+
+    env: Environment
+    network: Network
+    weights: np.ndarray  # [n] the mean θ
+    greedy: Callable[[jax.Array], jax.Array]  # obs -> actions [E], or [E, A] numbers
+    explore: Callable[[jax.Array, jax.Array, float], jax.Array]  # (key, obs, ε) -> actions, ε-greedy
+    q: Callable[[jax.Array], tuple[jax.Array, jax.Array]] | None  # obs -> mean and deviation of Q [E, A]
+    sample: Callable[[jax.Array], jax.Array] | None  # key -> θ
+
+
+def _agent_of(view: View, belief: Any) -> _Agent:
+    env, network, values, posterior = view.env, view.network, view.values, view.posterior
+    theta = view.mean(belief)
+
+    def greedy(obs: jax.Array) -> jax.Array:
+        return env.actions.choose(network.apply(theta, obs))
+
+    def explore(key: jax.Array, obs: jax.Array, epsilon: float) -> jax.Array:
+        draws = jax.random.uniform(key, (len(obs), env.actions.draws))
+        return jax.vmap(lambda draw, best: env.actions.explore(draw, epsilon, best))(draws, greedy(obs))
+
+    return _Agent(
+        env=env,
+        network=network,
+        weights=np.asarray(theta),
+        greedy=jax.jit(greedy),
+        explore=jax.jit(explore),
+        q=jax.jit(lambda obs: values(belief, obs)) if values else None,
+        sample=jax.jit(lambda key: posterior.sample(belief, key)) if posterior else None,
+    )
+
+
+class Run(os.PathLike[str]):
+    """A trained run, as `deeprok.load` and `deeprok.train` give it.
+
+    It stands for its folder wherever a path is asked for: `deeprok.evaluate(run)`, `deeprok.calibrate(run)`.
+
+    Attributes:
+      folder: the run folder.
+      settings: the settings it was trained with.
+      keep: which of its weights act, the `best` or the `last`.
+
+    Example:
+      >>> run = deeprok.load("runs/rok")
+      >>> obs = [0.0, 0.1, 0.02, -0.3]
+      >>> action, _ = run.predict(obs)  # as in stable-baselines3
+      >>> mean, std = run.q_values(obs)
+      >>> run.settings.algorithm
+      'deep_rok'
+      >>> lately = run.metrics.returns[-10:].mean()
+    """
+
+    folder: Path
+    settings: Config
+    keep: Keep
+
+    def __init__(self, folder: Path, settings: Config, keep: Keep, agent: _Agent) -> None:
+        self.folder, self.settings, self.keep = folder, settings, keep
+        self._agent, self._calls = agent, 0
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}: {self.settings.algorithm} on {self.env.name}, {self.keep} weights)"
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    @property
+    def env(self) -> Environment:
+        """The environment, with the run's nominal parameters."""
+        return self._agent.env
+
+    @property
+    def network(self) -> Network:
+        """The network: `run.network.apply(run.weights, obs)` are its outputs, one for each action."""
+        return self._agent.network
+
+    def act(self, obs: Any) -> Any:
+        """The greedy action: the largest mean Q-value, or the mode of a policy.
+
+        Args:
+          obs: an observation [D], or a batch of them [E, D].
+
+        Returns:
+          The index of the action, or [E] of them; [A] or [E, A] numbers where actions are continuous.
+        """
+        return self.predict(obs)[0]
+
+    def predict(
+        self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True
+    ) -> tuple[Any, Any]:
+        """The action for an observation, with the signature of stable-baselines3's `predict`.
+
+        Args:
+          obs: an observation [D], or a batch of them [E, D].
+          state: returned as it is: no policy here is recurrent.
+          episode_start: ignored, for the same reason.
+          deterministic: act greedily. If false, act ε-greedily, as the trials on held-out models do: with probability
+            `settings.trial_epsilon` the action is a uniformly random one. Calls differ; a run that is loaded again
+            repeats them. To act on a draw from the posterior instead, see `sample_weights`.
+
+        Returns:
+          The action, or an array of actions, and the state.
+        """
+        with self.settings.arithmetic():
+            batch, single = self._batch(obs)
+            if deterministic:
+                actions = self._agent.greedy(batch)
+            else:
+                key = jax.random.fold_in(jax.random.key(self.settings.seed), self._calls)
+                self._calls += 1
+                actions = self._agent.explore(key, batch, self.settings.trial_epsilon)
+            found = np.asarray(actions)
+        found = found.astype(np.int64) if found.dtype.kind == "i" else found
+        return (found[0] if single else found), state
+
+    def q_values(self, obs: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation of Q under the posterior over the weights; a point estimate's deviation is 0.
+
+        Args:
+          obs: an observation [D], or a batch of them [E, D].
+
+        Returns:
+          Two arrays [A], or [E, A], with an entry for each action.
+        """
+        if self._agent.q is None:
+            raise DeeprokError(f"{self.settings.algorithm} learns a policy and has no Q-values; use act or predict")
+        with self.settings.arithmetic():
+            batch, single = self._batch(obs)
+            mean, deviation = (np.asarray(part) for part in self._agent.q(batch))
+        return (mean[0], deviation[0]) if single else (mean, deviation)
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The mean θ [n] of the posterior over the network's weights, or the point estimate."""
+        return self._agent.weights.copy()
+
+    def sample_weights(self, key: int | jax.Array) -> np.ndarray:
+        """A draw θ [n] from the posterior over the network's weights.
+
+        Args:
+          key: a seed, or a key of `jax.random`; the same one gives the same draw.
+        """
+        if self._agent.sample is None:
+            raise DeeprokError(
+                f"{self.settings.algorithm} has no posterior to sample from; its weights are run.weights"
+            )
+        if isinstance(key, int | np.integer) and not 0 <= key < 2**32:
+            raise DeeprokError(f"key is {key}; a seed must be from 0 to 4294967295")
+        with self.settings.arithmetic():
+            return np.asarray(self._agent.sample(jax.random.key(key) if isinstance(key, int | np.integer) else key))
+
+    @property
+    def metrics(self) -> Metrics:
+        """What training has written so far: arrays by name, and the return of each episode."""
+        return metrics.read(self.folder)
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """The stored evaluation of these weights with the default options; None if there is none.
+
+        `deeprok evaluate RUN` stores it, and so does `deeprok.evaluate(run, save=True)`.
+        """
+        return result.read(self.folder, self.keep)
+
+    def _batch(self, obs: Any) -> tuple[jax.Array, bool]:
+        """Observations [E, D] in the run's precision, and whether there was but one."""
+        size = len(self.env.observation_scale)
+        try:
+            with np.errstate(over="ignore"):
+                given = np.asarray(obs, self.settings.precision)
+        except (TypeError, ValueError, OverflowError):
+            raise DeeprokError(f"obs is {shown(obs)}; it must be numbers, of shape [{size}] or [E, {size}]") from None
+        if given.ndim not in (1, 2) or given.shape[-1] != size:
+            raise DeeprokError(
+                f"obs has shape {given.shape}; {self.env.name} has {size} observations, so it must be [{size}], "
+                f"or [E, {size}] for several at once"
+            )
+        if not np.isfinite(given).all():
+            raise DeeprokError(f"obs is {shown(given.tolist())}; observations must be finite numbers")
+        return jnp.asarray(np.atleast_2d(given)), given.ndim == 1

@@ -1,0 +1,92 @@
+"""What a chunk tells of a run: a line of metrics, and whether it has diverged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import gammaincinv
+
+from deeprok.agents.learner import Learner
+from deeprok.estimators import Health
+from deeprok.training.scan import Log, RunState
+
+
+class Spread(NamedTuple):
+    """Variances of the weights under the posteriors of several seeds."""
+
+    trace: jax.Array  # [S] of P
+    least: jax.Array  # [S] least variance of a weight
+    largest: jax.Array  # [S]
+    definite: jax.Array  # [S] bool
+
+
+def make_spread(learner: Learner) -> Callable[[Any], Spread | None]:
+    """A function `beliefs -> Spread` for posteriors; None for point estimates."""
+    posterior = learner.view.posterior
+
+    def spread(belief: Any) -> Spread | None:
+        if posterior is None:
+            return None
+        variances = posterior.variances(belief)
+        return Spread(jnp.sum(variances), jnp.min(variances), jnp.max(variances), posterior.definite(belief))
+
+    return jax.jit(jax.vmap(spread))
+
+
+def metrics_line(
+    states: RunState, log: Log, spread: Spread | None, i: int, learner: Learner, seconds: float
+) -> dict[str, Any]:
+    """A line of `metrics.jsonl` for the i-th run's chunk."""
+    after = int(states.steps[i])
+    returns = np.asarray(log.earned[i])[np.asarray(log.ended[i])]
+    updates = np.asarray(log.learned[i])
+    line: dict[str, Any] = {
+        "steps": after,
+        "episodes": int(states.episodes[i]),
+        "returns": returns.tolist(),
+        "seconds": round(seconds, 3),
+    }
+    if len(losses := np.asarray(log.fit.loss[i])[updates]):
+        line["loss"] = float(losses.mean())
+        if log.fit.health:
+            health = jax.tree.map(lambda column: np.asarray(column[i])[updates], log.fit.health)
+            line |= _health(health, len(losses) * learner.batch)
+    if spread:
+        line |= {"trace": float(spread.trace[i]), "variances": [float(spread.least[i]), float(spread.largest[i])]}
+    belief = jax.tree.map(lambda leaf: leaf[i], states.agent.belief)
+    return line | learner.metrics(after, belief)
+
+
+def _health(health: Health, observations: int) -> dict[str, Any]:
+    """What the metrics tell of a Kalman belief's updates in a chunk."""
+    low, high = 2.0 * gammaincinv(observations / 2, (0.025, 0.975)) / observations  # quantiles of χ², over its mean
+    return {
+        "innovation_variance": float(health.variance.min()),
+        "consistency": float(health.consistency.mean()),
+        "consistency_band": [float(low), float(high)],
+        "gain": float(health.gain.mean()),
+        **{name: int(count.sum()) for name, count in (health.extras or {}).items()},
+    }
+
+
+def breakdown(states: RunState, log: Log, spread: Spread | None, i: int, learner: Learner) -> str | None:
+    """What is wrong with the i-th run after a chunk, and what to change; None if nothing is."""
+    belief = jax.tree.map(lambda leaf: leaf[i], states.agent.belief)
+    updates = np.asarray(log.learned[i])
+    loss = np.asarray(log.fit.loss[i])[updates]
+    remedy = learner.remedy
+    # Weights that are no numbers spoil later variances too; it is the variance's fault if the
+    # innovation was still a number.
+    if log.fit.health:
+        variance = np.asarray(log.fit.health.variance[i])[updates]
+        if (bad := ~(variance > 0) & np.isfinite(loss)).any():
+            return f"an innovation variance was not positive ({variance[bad][0]:g}); {remedy}"
+    if not np.isfinite(np.asarray(learner.view.mean(belief))).all():
+        return f"the weights became infinite or not a number; {remedy}"
+    if spread and not spread.definite[i]:
+        return f"the posterior over the weights stopped being a distribution; {remedy}"
+    return None

@@ -1,0 +1,284 @@
+"""Figures of one's own runs, from Python and from the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_evaluation import some_evaluation, unplayed, write_run  # noqa: F401
+
+from deeprok import Calibration, plot
+from deeprok.cli.main import main
+from deeprok.core.errors import DeeprokError
+from deeprok.evaluation.trained import load
+from deeprok.runs import folder as runs
+
+CALIBRATION = Calibration([0.5, 0.8, 0.95], [0.3, 0.5, 0.7], [0.49, 0.81, 0.93], [2.0, 2.2], 0.1, 0.2, 80)
+
+
+def labels(figure: Any) -> list[str]:
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+# --- maps and returns ---------------------------------------------------------------------------------------------
+
+
+def test_success_map_is_laid_out_as_the_table() -> None:
+    result = some_evaluation([0.5], pole_length=3, cart_mass=4)
+    panel, scale = plot.success_map(result).axes
+    assert (panel.get_xlabel(), panel.get_ylabel()) == ("pole length (m)", "cart mass (kg)")
+    assert scale.get_ylabel() == "success in %"
+    written = {text.get_position(): text.get_text() for text in panel.texts}
+    for i, length in enumerate(result.grid["pole_length"]):
+        for j, mass in enumerate(result.grid["cart_mass"]):
+            assert written[length, mass] == f"{100 * result.success[i, j]:.0f}"
+    assert panel.get_title() == "deep_rok: 50 % success"
+    (square,) = panel.get_lines()
+    assert square.get_xydata().tolist() == [[0.5, 1.5]]
+
+
+def test_maps_side_by_side() -> None:
+    one = some_evaluation([0.5], pole_length=3, cart_mass=4)
+    grid = {**one.grid, "pole_length": one.grid["pole_length"] + 1}
+    other = dataclasses.replace(one, algorithm="ddqn", grid=grid)
+    *panels, _ = plot.success_map(one, other, names=["a", "b"]).axes
+    assert [panel.get_title().split(":")[0] for panel in panels] == ["a", "b"]
+    *panels, _ = plot.success_map(one, other).axes
+    assert [panel.get_title().split(":")[0] for panel in panels] == ["deep_rok", "ddqn"]
+    assert [len(panel.get_lines()) for panel in panels] == [1, 0]  # the nominal model is not on the second grid
+
+
+def test_large_maps_have_no_numbers() -> None:
+    panel, _ = plot.success_map(some_evaluation([0.5], pole_length=30, cart_mass=3)).axes
+    assert not panel.texts
+    assert len(panel.get_xticks()) < 15
+
+
+def test_return_curve() -> None:
+    result = some_evaluation([0.5, 1.0], cart_mass=4)
+    figure = plot.return_curve(result, dataclasses.replace(result, algorithm="ddqn"))
+    (panel,) = figure.axes
+    curve, _, nominal = panel.get_lines()
+    np.testing.assert_allclose(curve.get_xdata(), result.grid["cart_mass"])
+    np.testing.assert_allclose(curve.get_ydata(), result.mean_return)
+    assert list(nominal.get_xdata()) == [1.5, 1.5]
+    filled = panel.collections[0].get_paths()[0].vertices[:, 1]
+    assert filled.max() == pytest.approx(np.max(result.mean_return + result.std_return))
+    assert panel.get_xlabel() == "cart mass (kg)"
+    assert labels(figure) == ["deep_rok", "ddqn"]
+    assert len({line.get_linestyle() for line in panel.get_lines()[:2]}) == 2  # without colour they still differ
+
+
+@pytest.mark.parametrize(("axes", "words"), [({"cart_mass": 3}, "return"), ({"force": 2, "gravity": 1}, "gravity")])
+def test_evaluations_draw_themselves(axes: dict[str, int], words: str) -> None:
+    assert words in some_evaluation([0.5], **axes).plot().axes[0].get_ylabel()
+
+
+MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
+    "nothing": (plot.success_map, "there is nothing to draw"),
+    "no curves": (plot.learning_curve, "there is nothing to draw"),
+    "one": (
+        lambda: plot.success_map(some_evaluation([0.5], force=2)),
+        "a success map takes a grid of two, but this one has 1: force",
+    ),
+    "three": (
+        lambda: some_evaluation([0.5], force=2, gravity=2, cart_mass=2).plot(),
+        "takes a grid of two, but this one has 3: force, gravity, cart_mass",
+    ),
+    "different": (
+        lambda: plot.return_curve(some_evaluation([0.5], force=2), some_evaluation([0.5], gravity=2)),
+        "vary different parameters, force and gravity",
+    ),
+    "names": (
+        lambda: plot.coverage(CALIBRATION, names=["a", "b"]),
+        "names are 2, but 1 are drawn; give one for each",
+    ),
+    "window": (lambda: plot.learning_curve("x", window=0), "window is 0; it must be at least 1"),
+    "kind": (lambda: plot.learning_curve(3), "run is 3; it must be a run or its path"),
+}
+
+
+@pytest.mark.parametrize(("draw", "said"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes(draw: Callable[[], Any], said: str) -> None:
+    with pytest.raises(DeeprokError, match=said):
+        draw()
+
+
+@pytest.mark.usefixtures("unplayed")
+def test_a_run_without_an_evaluation(tmp_path: Path) -> None:
+    run = load(write_run(tmp_path / "run"))
+    with pytest.raises(DeeprokError, match="has no stored evaluation; give the result of"):
+        plot.success_map(run)
+    assert main(["evaluate", str(run.folder)]) == 0
+    assert plot.success_map(run).axes[0].get_title() == "rtd_dqn: 0 % success"
+
+
+# --- learning curves ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seeds that differ in their returns; the second has a trial more and an episode less."""
+    out = tmp_path_factory.mktemp("seeds")
+    for seed in (0, 1):
+        run = write_run(out / f"seed-{seed}", seed=seed)  # three episodes of 20, and a trial of 100
+        lines: list[dict[str, Any]] = [{"steps": 80, "episodes": 4, "returns": [40.0]}]
+        if seed == 0:
+            lines.append({"steps": 99, "episodes": 5, "returns": [60.0]})
+        else:
+            lines[0] |= {"trial_return": 150.0, "returns": [80.0]}
+        for line in lines:
+            runs.append_metrics(run, line)
+    return out
+
+
+def test_learning_curve(seeds: Path) -> None:
+    figure = plot.learning_curve(seeds, window=2)
+    (panel,) = figure.axes
+    curve, trials = panel.get_lines()
+    assert curve.get_xdata().tolist() == [1, 2, 3, 4, 5]
+    # Means of two episodes, then of both seeds; the second has but four.
+    np.testing.assert_allclose(curve.get_ydata(), [20, 20, 20, (30 + 50) / 2, 50])
+    heights = panel.collections[0].get_paths()[0].vertices
+    assert heights[np.isclose(heights[:, 0], 4), 1].max() == pytest.approx(50)
+    assert trials.get_xydata().tolist() == [[3, 100], [3, 100], [4, 150]]
+    assert labels(figure) == ["rtd_dqn, 2 seeds", "rtd_dqn, 2 seeds: trials on held-out models"]
+    assert (panel.get_xlabel(), panel.get_ylabel()) == ("episodes of training", "return: mean of 2 episodes")
+
+
+def test_learning_curves_of_runs(seeds: Path) -> None:
+    one, other = (load(seeds, seed) for seed in (0, 1))
+    assert len(plot.learning_curve(one, seeds / "seed-1").axes[0].get_lines()) == 4
+    listed = plot.learning_curve([one, other], window=2).axes[0].get_lines()
+    np.testing.assert_allclose(listed[0].get_ydata(), [20, 20, 20, 40, 50])
+
+
+def test_no_episode_yet(seeds: Path, tmp_path: Path) -> None:
+    runs.create(tmp_path / "run", runs.read_config(seeds / "seed-0"))
+    with pytest.raises(DeeprokError, match="has no finished episode yet"):
+        plot.learning_curve(tmp_path / "run")
+
+
+# --- coverage and files -------------------------------------------------------------------------------------------
+
+
+def test_coverage() -> None:
+    figure = plot.coverage(CALIBRATION, dataclasses.replace(CALIBRATION, calibrated=None), names=["two", "one"])
+    left, right = figure.axes
+    _, plain, scaled = left.get_lines()
+    np.testing.assert_allclose(plain.get_xydata(), [[50, 30], [80, 50], [95, 70]])
+    np.testing.assert_allclose(scaled.get_ydata(), [49, 81, 93])
+    assert len(right.get_lines()) == 2
+    assert (left.get_title(), left.get_xlabel(), left.get_ylabel()) == (
+        *("two", "nominal coverage in %", "empirical coverage in %"),
+    )
+    assert labels(figure) == ["as estimated", "with the temperature of the other seeds"]
+
+
+BEGINNINGS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+
+
+@pytest.mark.parametrize("ending", plot.ENDINGS)
+def test_the_same_figure_gives_the_same_file(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # it is not needed
+    for name in ("one", "two"):
+        plot.save(plot.coverage(CALIBRATION), tmp_path / f"{name}{ending}")
+    one, two = ((tmp_path / f"{name}{ending}").read_bytes() for name in ("one", "two"))
+    assert one.startswith(BEGINNINGS[ending])
+    assert one == two
+
+
+# --- the command --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def drawn(seeds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """`drawn(words)`: what the command prints when it draws the two seeds into a file."""
+
+    def draw(*words: str) -> str:
+        assert main(["plot", str(seeds), *words]) == 0
+        return capsys.readouterr().out
+
+    return draw
+
+
+def test_learning_is_drawn_where_nothing_is_stored(drawn: Callable[..., str], seeds: Path) -> None:
+    assert drawn() == f"learning: {seeds}/learning.png\n"
+    assert (seeds / "learning.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.usefixtures("unplayed")
+def test_a_stored_evaluation_is_drawn(
+    drawn: Callable[..., str], seeds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["evaluate", str(seeds), "--json"]) == 0
+    stored = {path: path.read_bytes() for path in seeds.glob("*/evaluation.json")}
+    assert len(stored) == 2
+    monkeypatch.setattr("deeprok.cli.plot.evaluate", None)  # nothing is played again
+    out = tmp_path / "map.svg"
+    assert drawn("--out", str(out)).endswith(f"map: {out}\n")
+    assert out.read_text().startswith("<?xml")
+    assert stored == {path: path.read_bytes() for path in stored}
+    for path in stored:
+        path.unlink()
+
+
+@pytest.mark.usefixtures("unplayed")
+def test_a_grid_is_evaluated_and_stored(drawn: Callable[..., str], seeds: Path, tmp_path: Path) -> None:
+    assert drawn("--grid", "gravity=5:15:3", "--out", str(tmp_path / "a.pdf")) == f"returns: {tmp_path}/a.pdf\n"
+    kept = list(seeds.glob("*/evaluation-gravity=5-15-3.json"))
+    assert len(kept) == 2
+    assert json.loads(kept[0].read_text())["grid"] == {"gravity": [5.0, 10.0, 15.0]}
+    words = ["--grid", "gravity=5:15:3,force=5:15:2", "--kind", "map", "--out", str(tmp_path / "b.png")]
+    assert drawn(*words) == f"map: {tmp_path}/b.png\n"
+    assert (tmp_path / "b.png").exists()
+
+
+def test_coverage_is_computed(
+    drawn: Callable[..., str], seeds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path] = []
+    monkeypatch.setattr("deeprok.cli.plot.calibrate", lambda folder: asked.append(folder) or CALIBRATION)
+    out = str(tmp_path / "c.png")
+    assert drawn("--kind", "coverage", "--out", out) == f"coverage: {out}\n"
+    assert asked == [seeds]
+
+
+REFUSED: dict[str, tuple[list[str], str]] = {
+    "no run": ([], "RUN must be given"),
+    "nowhere": (["nowhere"], "there is no run folder nowhere"),
+    "kind": (["{run}", "--kind", "pie"], "unknown kind 'pie': known are coverage, learning, map, returns"),
+    "ending": (["{run}", "--out", "x.gif"], "out is x.gif; it must end with .png, .svg or .pdf"),
+    "no folder": (["{run}", "--out", "no/x.png"], "out is no/x.png, but there is no folder no"),
+    "grid of learning": (["{run}", "--kind", "learning", "--grid", "force=1:2:2"], "learning has no grid"),
+    "returns of two": (["{run}", "--kind", "returns"], "returns needs a grid of one parameter, but"),
+    "map of one": (["{run}", "--kind", "map", "--grid", "force=1:2:2"], "map needs a grid of two parameters, but"),
+    "grid": (["{run}", "--grid", "forse=1:2:2"], "did you mean 'force'"),
+    "option": (["{run}", "--kinds", "map"], "did you mean '--kind'?"),
+}
+
+
+@pytest.mark.parametrize(("words", "said"), REFUSED.values(), ids=REFUSED)
+def test_refused(seeds: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plot", *(word.replace("{run}", str(seeds)) for word in words)]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("unplayed")
+def test_unfinished_runs_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "run")
+    assert main(["evaluate", str(run), "--json"]) == 0
+    assert "unfinished" not in capsys.readouterr().err
+    config = dataclasses.replace(runs.read_config(run), episodes=9, snapshot_every=0)
+    (run / runs.CONFIG).write_text(config.to_json())
+    assert main(["evaluate", str(run), "--json"]) == 0
+    said = f"{run} is unfinished: 3 of 9 episodes; go on with: deeprok train --resume {run}"
+    assert said in capsys.readouterr().err

@@ -1,0 +1,113 @@
+"""Tutorials and how-to guides run as they are written, in a folder of their own, but for their sizes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import pytest
+
+import deeprok
+from deeprok.cli.main import main
+from deeprok.training import jobs
+
+DOCS = Path(__file__).parent.parent / "docs"
+README = DOCS.parent / "README.md"
+PAGES = [README, *sorted([*(DOCS / "tutorials").glob("*.md"), *(DOCS / "how-to").glob("*.md")])]
+
+#: What the tests change: a training of four episodes, an evaluation of two in each cell.
+TRAIN = {"episodes": 4, "chunk_steps": 100}
+EVALUATE = {"episodes": 2}
+
+
+class Block(NamedTuple):
+    language: str
+    title: str  # the name of a file that the block is
+    code: str
+
+
+def blocks(page: Path) -> list[Block]:
+    fence = re.compile(r'^```(\w+)(?: title="(.+?)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
+    return [Block(*found.groups(default="")) for found in fence.finditer(page.read_text())]
+
+
+def commands(code: str) -> list[list[str]]:
+    """The words of each `deeprok …` line; other programs are not run."""
+    lines = code.replace("\\\n", " ").splitlines()
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("deeprok ")]
+
+
+def reduced(words: list[str]) -> list[str]:
+    """The command with small sizes."""
+    sizes = {"train": TRAIN, "evaluate": EVALUATE}.get(words[0], {})
+    if "--resume" in words:
+        return words
+    for name, value in sizes.items():
+        option = f"--{name.replace('_', '-')}"
+        if option in words:
+            at = words.index(option)
+            words = words[:at] + words[at + 2 :]
+        words = [*words, option, str(value)]
+    return words
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once() -> Iterator[None]:
+    """Pages train the same agents: what one of them has compiled, the others load."""
+    before = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", True)
+    yield
+    jax.config.update("jax_enable_compilation_cache", before)
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Small sizes, a folder of its own from which modules can be imported, and one process."""
+    make_config, evaluate = deeprok.make_config, deeprok.evaluate
+
+    def small_config(*args: Any, **settings: Any) -> Any:
+        return make_config(*args, **{**settings, **TRAIN})
+
+    def small_evaluation(*args: Any, **options: Any) -> Any:
+        return evaluate(*args, **{**options, **EVALUATE})
+
+    monkeypatch.setattr(deeprok, "make_config", small_config)
+    monkeypatch.setattr(deeprok, "evaluate", small_evaluation)
+    monkeypatch.setattr(jobs, "count_cores", lambda: 1)  # worker processes would compile all of it again
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    known = set(sys.modules)
+    yield
+    for name in {path.stem for path in tmp_path.glob("*.py")} & set(sys.modules) - known:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_page_runs(page: Path, small: None, tmp_path: Path) -> None:
+    written: dict[str, Any] = {}
+    for block in blocks(page):
+        if block.title:
+            assert block.code == (DOCS / "examples" / block.title).read_text(), "the page shows the file as it is"
+            (tmp_path / block.title).write_text(block.code)
+    for block in blocks(page):
+        if block.language == "python" and not block.title:
+            exec(compile(block.code, page.name, "exec"), written)
+        elif block.language == "sh" and page != README:  # its commands are those of the tutorials
+            for words in commands(block.code):
+                assert main(reduced(words)) == 0, shlex.join(words)
+
+
+def test_every_example_with_a_name_of_ones_own_stands_on_a_page() -> None:
+    shown = {block.title for page in PAGES for block in blocks(page) if block.title}
+    assert shown == {path.name for path in (DOCS / "examples").glob("my_*.py")} | {"deployed.py"}
+
+
+def test_small_sizes_replace_those_of_the_page() -> None:
+    words = shlex.split("train dqn --episodes 700 --out runs/dqn")
+    assert reduced(words) == shlex.split("train dqn --out runs/dqn --episodes 4 --chunk-steps 100")
+    assert commands("pip install .\ndeeprok train dqn \\\n  --seed 1  # a comment") == [["train", "dqn", "--seed", "1"]]
