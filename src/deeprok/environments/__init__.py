@@ -6,11 +6,13 @@ An environment of your own is a `pytree_dataclass` of `quantity` fields, its par
 
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import (
+    Axis,
     Environment,
     EnvironmentPart,
     EpisodeSettings,
     Model,
     Outcome,
+    StateGrid,
     Transition,
     branch,
     check_quantity,
@@ -25,6 +27,7 @@ from deeprok.environments.spaces import ActionSpace, Choices, Interval
 __all__ = [
     "ENVIRONMENTS",
     "ActionSpace",
+    "Axis",
     "CartPole",
     "Choices",
     "Environment",
@@ -33,6 +36,7 @@ __all__ = [
     "Interval",
     "Model",
     "Outcome",
+    "StateGrid",
     "Step",
     "Transition",
     "branch",

@@ -49,6 +49,30 @@ def quantity(default: float, unit: str, meaning: str, positive: bool = True) -> 
     return dataclasses.field(default=default, metadata=metadata)
 
 
+class Axis(NamedTuple):
+    """One coordinate of a grid of states: evenly spaced points with both ends, or around a circle."""
+
+    name: str
+    low: float
+    high: float
+    points: int
+    periodic: bool = False  # `high` is `low` again, and not a point of its own
+
+
+class StateGrid(NamedTuple):
+    """A grid of states, on which an environment with few coordinates can be solved nearly exactly.
+
+    Attributes:
+      axes: its K coordinates.
+      to_state: `[K] -> state`.
+      from_state: `state -> [K]`.
+    """
+
+    axes: tuple[Axis, ...]
+    to_state: Callable[[jax.Array], Any] = lambda coordinates: coordinates
+    from_state: Callable[[Any], jax.Array] = lambda state: state
+
+
 class Environment(NamedTuple):
     """A simulator without hidden state.
 
@@ -65,6 +89,7 @@ class Environment(NamedTuple):
       actions: `Choices`, or an `Interval` where an action is a vector of numbers.
       horizon: steps after which an episode is truncated (not terminated).
       success_return: an episode succeeds when its return is above this.
+      grid: the states to solve it on, where they have few coordinates; None if it can't be solved so.
     """
 
     name: str
@@ -76,6 +101,7 @@ class Environment(NamedTuple):
     actions: ActionSpace
     horizon: int
     success_return: float
+    grid: StateGrid | None = None
 
 
 @dataclasses.dataclass(frozen=True)
