@@ -31,7 +31,7 @@ from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config, Preset
 from deeprok.training import jobs
-from deeprok.training.loop import progress_of, templates
+from deeprok.training.loop import is_finished, progress_of, templates
 from deeprok.training.progress import work_bar
 from deeprok.training.scan import make_program
 from deeprok.uncertainty.models import parse_grid
@@ -107,7 +107,7 @@ class Run(NamedTuple):
     @property
     def finished(self) -> bool:
         """Whether it has been trained to the end."""
-        return progress_of(self.folder)[1] >= self.row.config(self.seed).episodes
+        return is_finished(self.folder, self.row.config(self.seed))
 
 
 class Session(NamedTuple):
@@ -244,8 +244,12 @@ def prepare(out: Path, its: Iterable[Run]) -> None:
 def work(run: Run) -> float:
     """What is left to do for a run."""
     config = run.row.config(run.seed)
-    left = 1 - min(1.0, progress_of(run.folder)[1] / config.episodes)
+    left = 1 - _progress(config, *progress_of(run.folder))
     return left * _training_work(config) + (EXAM if run.exam.grid and not run.scores.exists() else 0.0)
+
+
+def _progress(config: Config, steps: int, episodes: int) -> float:
+    return min(1.0, float(config.budget.progress(episodes, steps)))
 
 
 def _training_work(config: Config) -> float:
@@ -255,15 +259,16 @@ def _training_work(config: Config) -> float:
 def train(comparison: str, prepared: Iterable[Run], processes: int | None, done: Done, console: Console) -> None:
     """Trains what has not been trained to the end."""
     configs = {run.folder: run.row.config(run.seed) for run in prepared}
-    reached = {folder: progress_of(folder)[1] for folder in configs}
-    missing = [folder for folder, config in configs.items() if reached[folder] < config.episodes]
+    reached = {folder: _progress(config, *progress_of(folder)) for folder, config in configs.items()}
+    missing = [folder for folder, config in configs.items() if not is_finished(folder, config)]
     names = sorted({configs[folder].algorithm for folder in missing})
     what = f"{comparison}: training {names[0] if len(names) == 1 else f'{len(names)} agents'}"
 
     def report(folder: Path, line: Mapping[str, Any]) -> None:
         config = configs[folder]
-        done(what, (line["episodes"] - reached[folder]) / config.episodes * _training_work(config))
-        reached[folder] = line["episodes"]
+        progress = _progress(config, line["steps"], line["episodes"])
+        done(what, (progress - reached[folder]) * _training_work(config))
+        reached[folder] = progress
 
     if missing:
         done(what, 0.0)

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from deeprok.agents.algorithms import Algorithm
-from deeprok.agents.learner import Learner, LearnerPart, Played, PlaysTrajectories, Task, View
+from deeprok.agents.learner import Clock, Learner, LearnerPart, Played, PlaysTrajectories, Task, View
 from deeprok.agents.network import Network, NetworkPart
 from deeprok.agents.targets.base import (
     AmbiguitySettings,
@@ -198,7 +198,12 @@ def swag(learning_rate: float, averaging: float) -> Estimator:
         return Averages(theta=theta, mean=jnp.copy(theta), variance=jnp.full_like(theta, 1e-2), updates=jnp.int32(0))
 
     def update(
-        belief: Averages, h: Observation, xs: Any, ys: jax.Array, active: jax.Array | bool = True
+        belief: Averages,
+        h: Observation,
+        xs: Any,
+        ys: jax.Array,
+        active: jax.Array | bool = True,
+        progress: jax.Array | float = 0.0,
     ) -> tuple[Averages, Fit]:
         def loss(theta: jax.Array) -> jax.Array:
             return 0.5 * jnp.mean((ys - jax.vmap(h, (None, 0))(theta, xs)) ** 2)
@@ -363,12 +368,12 @@ def evolution(task: Task) -> Learner:
         noise = jax.random.normal(keys[0], state.noise.shape)
         return dataclasses.replace(state, noise=noise), sample_box(keys[1], task.box, (count,))
 
-    def act(state: EvolutionState, draw: None, obs: jax.Array, t: jax.Array) -> tuple[jax.Array, None]:
+    def act(state: EvolutionState, draw: None, obs: jax.Array, clock: Clock) -> tuple[jax.Array, None]:
         members = state.belief.theta + settings.mutation * state.noise
         return task.env.actions.choose(jax.vmap(network.apply)(members, obs)), None
 
     def learn(
-        state: EvolutionState, draw: Any, t: jax.Array, active: jax.Array, played: Played | None
+        state: EvolutionState, draw: Any, clock: Clock, active: jax.Array, played: Played | None
     ) -> tuple[EvolutionState, Fit]:
         assert played
         returns = jnp.sum(played.steps.reward, axis=0)

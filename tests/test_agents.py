@@ -13,7 +13,7 @@ import pytest
 from configurations import make_readable
 
 from deeprok.agents.algorithms import ALGORITHMS
-from deeprok.agents.learner import Learner
+from deeprok.agents.learner import Clock, Learner
 from deeprok.agents.network import MLP
 from deeprok.agents.q_learning import AgentState, Draw, make_estimator
 from deeprok.agents.targets import TARGETS
@@ -23,7 +23,7 @@ from deeprok.runs.settings import Config, make_config
 
 OBS = jnp.array([0.1, -0.2, 0.05, 0.3])
 ON, OFF = jnp.array(True), jnp.array(False)
-LATE = jnp.int32(39)
+LATE = Clock(jnp.int32(39), 0.5)
 SMALL: dict[str, Any] = dict(
     hidden=(4, 3), episodes=1, horizon=40, warm_up=0, target_period=10**6, robust_set="minimum"
 )
@@ -265,7 +265,7 @@ def test_acts_by_the_schedule(t: int, epsilon: float) -> None:
     other = 1 - best
     for coin, action in ((epsilon - 0.01, other), (epsilon + 0.01, best)):
         draw = dataclasses.replace(case.draw, explore=jnp.array([coin, 0.25 if other == 0 else 0.75]))
-        assert case.agent.act(case.state, draw, OBS, jnp.int32(t))[0] == action
+        assert case.agent.act(case.state, draw, OBS, Clock(jnp.int32(t), 0.0))[0] == action
 
 
 def test_draws_depend_on_their_key_alone(case: Case) -> None:

@@ -136,7 +136,8 @@ def test_made_from_settings() -> None:
 NAN, INF = float("nan"), float("inf")
 NUMBERS: dict[str, list[Any]] = {
     "seed": [-1, 2**32, 0.5, "1", True],
-    "episodes": [0, -3, 1.5, NAN, INF, None, "7"],
+    "episodes": [-3, 1.5, NAN, INF, None, "7"],
+    "steps": [-1, 1.5, "7"],
     "failing_reward": [NAN, INF, "0"],
     "horizon": [0, 2.5],
     "models": [0, 2.5],
@@ -149,6 +150,9 @@ NUMBERS: dict[str, list[Any]] = {
     "epsilon_start": [1.1, -0.1, NAN],
     "epsilon_end": [2],
     "epsilon_steps": [-1],
+    "epsilon_fraction": [1.1, -0.1, NAN],
+    "longest_repeat": [0, 1.5],
+    "final_rate": [1.1, -0.1, NAN],
     "chunk_steps": [0],
     "snapshot_every": [-1],
     "trial_every": [0],

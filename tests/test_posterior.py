@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from comparisons import assert_equal_to_rounding
 
+from deeprok.agents.learner import Clock
 from deeprok.agents.q_learning import make_estimator
 from deeprok.cli.main import main
 from deeprok.core.errors import DeeprokError
@@ -28,6 +29,7 @@ SMALL: dict[str, Any] = dict(
     hidden=(4,), episodes=30, horizon=30, chunk_steps=300, warm_up=20, target_period=50, batch_size=5, models=3,
     observation_noise=1.0, process_noise=1e-4, trial_models=4,
 )  # fmt: skip
+START = Clock(jnp.int32(0), 0.0)
 OBS = jnp.array([[0.1, -0.2, 0.05, 0.3], [-0.3, 0.4, 0.1, 0.0]])
 
 
@@ -84,13 +86,11 @@ def test_upper_bound_acts_on_what_it_knows_least(x64) -> None:
     act, draw = jax.jit(agent.act), agent.draw(jax.random.key(1))
     for obs in OBS:
         expected = np.argmax(deviations(agent, state.belief, obs[None])[0])
-        assert act(state, draw, obs, jnp.int32(0))[0] == expected
+        assert act(state, draw, obs, START)[0] == expected
     timid, state = correlated(settings(precision="float64", explore="ucb", explore_scale=0.0))
     unmoved = jax.jit(timid.act)
     for obs in OBS:
-        assert unmoved(state, draw, obs, jnp.int32(0))[0] == jnp.argmax(
-            timid.view.network.apply(state.belief.theta, obs)
-        )
+        assert unmoved(state, draw, obs, START)[0] == jnp.argmax(timid.view.network.apply(state.belief.theta, obs))
 
 
 def observing(agent: Any) -> Any:
@@ -99,9 +99,7 @@ def observing(agent: Any) -> Any:
         obs=jnp.zeros(4), action=jnp.int32(0), reward=jnp.zeros(3), next_obs=jnp.zeros((3, 4)),
         terminated=jnp.zeros(3, bool),
     )  # fmt: skip
-    return jax.jit(
-        lambda state, draw, ended: agent.plays.observe(state, step, draw, jnp.int32(0), ended, jnp.array(True))
-    )
+    return jax.jit(lambda state, draw, ended: agent.plays.observe(state, step, draw, START, ended, jnp.array(True)))
 
 
 def test_thompson_acts_on_one_draw_an_episode() -> None:
@@ -113,7 +111,7 @@ def test_thompson_acts_on_one_draw_an_episode() -> None:
     fresh = renew(state, draw, jnp.array(True))
     sample = jax.jit(agent.view.posterior.sample)(state.belief, jax.random.wrap_key_data(draw.weights))
     np.testing.assert_allclose(fresh.drawn, sample, rtol=1e-5, atol=1e-6)
-    assert agent.act(fresh, draw, OBS[0], jnp.int32(0))[0] == jnp.argmax(agent.view.network.apply(fresh.drawn, OBS[0]))
+    assert agent.act(fresh, draw, OBS[0], START)[0] == jnp.argmax(agent.view.network.apply(fresh.drawn, OBS[0]))
     other = renew(state, agent.draw(jax.random.key(2)), jnp.array(True))
     assert not np.any(other.drawn == fresh.drawn)
 

@@ -130,12 +130,12 @@ def test_training_line_on_a_terminal(clock: Clock) -> None:
     file = io.StringIO()
     console = Console(file=file, width=100, force_terminal=True, color_system=None, force_interactive=True)
     configs = {Path(f"seed-{s}"): config_of("rtd_dqn", seed=s) for s in (0, 1)}
-    with training_line(console, configs, dict.fromkeys(configs, 2)) as report:
+    with training_line(console, configs, dict.fromkeys(configs, (0, 2))) as report:
         pass
     assert "rtd_dqn × 2 seeds" in file.getvalue()
     assert "compiling, then the first 1,500 steps …" in file.getvalue()
     assert "left" not in file.getvalue()
-    with training_line(console, configs, dict.fromkeys(configs, 2)) as report:
+    with training_line(console, configs, dict.fromkeys(configs, (0, 2))) as report:
         report(Path("seed-0"), {**LINE, "steps": 1500, "episodes": 6})
     shown = file.getvalue()
     assert "8/20 episodes · return 21.0 · ε 0.50 · loss 0.25" in shown

@@ -33,7 +33,7 @@ from jax.extend.linear_util import WrappedFun
 from jax.interpreters import partial_eval
 
 from deeprok.agents.algorithms import ALGORITHMS
-from deeprok.agents.learner import LEARNERS, PlaysTrajectories
+from deeprok.agents.learner import LEARNERS, Clock, PlaysTrajectories
 from deeprok.agents.network import MLP, NETWORKS, MLPSettings, NetworkPart
 from deeprok.agents.policy.gradient import PolicyBelief, PolicyState
 from deeprok.agents.targets import TARGETS
@@ -87,6 +87,7 @@ CHANGES: dict[str, Change] = {
     "preset": Change("paper"),
     "seed": Change(1),
     "episodes": Change(6),
+    "steps": Change(9),
     "env": Change("deep_sea"),
     "integrator": Change("semi-implicit"),
     "failing_reward": Change(0.5),
@@ -118,6 +119,9 @@ CHANGES: dict[str, Change] = {
     "epsilon_start": Change(0.9),
     "epsilon_end": Change(0.2),
     "epsilon_steps": Change(7),
+    "epsilon_fraction": Change(0.3),
+    "longest_repeat": Change(3),
+    "normalise": Change(True),
     "explore": Change("thompson"),
     "explore_scale": Change(2.0, dict(explore="ucb")),
     "chunk_steps": Change(6),
@@ -132,6 +136,7 @@ OWN_CHANGES: dict[str, dict[str, Change]] = {
     "gradient": {
         "learning_rate": Change(0.2),
         "optimizer": Change("sgd"),
+        "final_rate": Change(0.5),
         "explore_scale": Change(2.0),
     },
     "kalman": {
@@ -373,7 +378,8 @@ def agent(config: Config, program: Program) -> Any:
     draw = jax.eval_shape(lambda key: agent.draw(key, ()), jax.random.key(0))
 
     def step(state: Any, draw: Any, obs: jax.Array, t: jax.Array) -> Any:
-        return agent.act(state, draw, obs, t), agent.learn(state, draw, t, jnp.array(True), None)
+        clock = Clock(t, 0.5)
+        return agent.act(state, draw, obs, clock), agent.learn(state, draw, clock, jnp.array(True), None)
 
     return traced(jax.jit(step), state, draw, jnp.zeros(len(agent.view.env.observation_scale)), jnp.int32(0))
 

@@ -12,6 +12,7 @@ import pytest
 from probe_envs import part_of
 
 from deeprok.agents import replay
+from deeprok.agents.learner import Clock
 from deeprok.agents.q_learning import make_estimator
 from deeprok.core.errors import DeeprokError
 from deeprok.core.pytree import pytree_dataclass
@@ -146,7 +147,8 @@ def test_epsilon_is_that_of_the_step_to_be_taken() -> None:
         state = dataclasses.replace(state, belief=make_estimator(config.task()).init(theta))
 
         def one(coin: jax.Array, t: jax.Array) -> jax.Array:
-            return agent.act(state, dataclasses.replace(draw, explore=jnp.array([coin, 0.9])), jnp.zeros(4), t)[0]
+            explored = dataclasses.replace(draw, explore=jnp.array([coin, 0.9]))
+            return agent.act(state, explored, jnp.zeros(4), Clock(t, 0.0))[0]
 
         return jax.vmap(one)(coins, steps)
 
@@ -165,7 +167,7 @@ def targets(config: Config, times: np.ndarray, gains: np.ndarray) -> np.ndarray:
         state = dataclasses.replace(state, belief=make_estimator(config.task()).init(flat), target=flat, memory=row)
 
         def one(t: jax.Array, gains: jax.Array) -> jax.Array:
-            return agent.learn(dataclasses.replace(state, gains=gains), draw, t, jnp.array(True))[1].loss
+            return agent.learn(dataclasses.replace(state, gains=gains), draw, Clock(t, 0.0), jnp.array(True))[1].loss
 
         return jax.vmap(one)(times, gains)
 

@@ -25,7 +25,7 @@ def momentum_sgd(learning_rate, momentum):
     def init(theta):
         return State(theta, rule.init(theta))
 
-    def update(state, h, xs, ys, active=True):
+    def update(state, h, xs, ys, active=True, progress=0.0):
         """`h(theta, x)` predicts the target y of one x; xs and ys are a mini-batch."""
 
         def loss(theta):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 
 from deeprok.agents.network import Network
 from deeprok.agents.targets.base import TargetPart
@@ -23,6 +24,38 @@ Acting = Literal["nominal", "sampled", "member"]
 Seeds = Literal["vmap", "loop", "processes"]
 
 
+class Budget(NamedTuple):
+    """How long a run trains: so many episodes or so many steps, whichever comes first; 0 is no limit."""
+
+    episodes: int
+    steps: int
+
+    def lasts(self, episodes: Any, steps: Any) -> Any:
+        """Whether there is something left after so many episodes and steps: numbers or arrays."""
+        return (episodes < (self.episodes or _NO_LIMIT)) & (steps < (self.steps or _NO_LIMIT))
+
+    def progress(self, episodes: Any, steps: Any) -> Any:
+        """The fraction that is used up after so many episodes and steps: numbers or arrays."""
+        if not (self.episodes and self.steps):
+            return steps / self.steps if self.steps else episodes / self.episodes
+        return jnp.maximum(episodes / self.episodes, steps / self.steps)
+
+    def most_steps(self, horizon: int) -> int:
+        """The steps of a run, at most, in which no episode is longer than the horizon."""
+        limits = [limit for limit in (self.episodes * horizon, self.steps) if limit]
+        return min(limits)
+
+
+_NO_LIMIT = 2**31 - 1
+
+
+class Clock(NamedTuple):
+    """When it is: a moment of a run."""
+
+    t: jax.Array  # [] the driver's counter: of steps, or of iterations where whole trajectories are played
+    progress: jax.Array | float  # [] the fraction of the budget that is used up
+
+
 class Task(NamedTuple):
     """What a learner may know of the run that it is made for."""
 
@@ -33,7 +66,7 @@ class Task(NamedTuple):
     models: ModelSet
     acting: Acting
     discount: float
-    episodes: int
+    budget: Budget
     precision: Precision
     snapshot_every: int  # episodes between snapshots of the weights; 0 for none
     settings: Any  # the learner's
@@ -43,9 +76,14 @@ class Task(NamedTuple):
     estimator_settings: Any
 
     @property
+    def most_steps(self) -> int:
+        """The environment steps of a run, at most."""
+        return self.budget.most_steps(self.env.horizon)
+
+    @property
     def snapshots(self) -> int:
         """How many snapshots of the weights a run takes."""
-        return self.episodes // self.snapshot_every if self.snapshot_every else 0
+        return self.budget.episodes // self.snapshot_every if self.snapshot_every else 0
 
 
 class State(Protocol):
@@ -85,13 +123,13 @@ class PlaysSteps(NamedTuple):
     """A learner that acts in one episode after the other, with an update every few steps.
 
     Attributes:
-      observe: `(state, transition, draw, t, ended, active) -> state`, what a step changes: the replay, for example.
+      observe: `(state, transition, draw, clock, ended, active) -> state`, what a step changes: the replay, for example.
       steps_per_update: environment steps between updates.
       updates_per_chunk: updates in a chunk, after which metrics are written.
       warm_up: the step before which updates have no effect.
     """
 
-    observe: Callable[[Any, Transition, Any, jax.Array, jax.Array, jax.Array], Any]
+    observe: Callable[[Any, Transition, Any, Clock, jax.Array, jax.Array], Any]
     steps_per_update: int
     updates_per_chunk: int
     warm_up: int = 0
@@ -120,36 +158,36 @@ class PlaysTrajectories(NamedTuple):
 class Learner(NamedTuple):
     """Pure functions; drivers call them and know nothing else of an algorithm.
 
-    Counters `t` are the driver's and shared by all seeds of a program, so that nothing expensive depends on a per-seed
-    condition: steps for a learner that plays steps, iterations for one that plays trajectories. Where `active` is false
-    the state stays as it is.
+    The counter of a clock is the driver's and shared by all seeds of a program, so that nothing expensive depends on a
+    per-seed condition; the progress is each seed's own. Where `active` is false the state stays as it is.
 
     Attributes:
       plays: how a driver plays.
       init: `(key, belief=None) -> State`, from a given estimate of the weights or from fresh ones.
       draw: `(key, shape) -> pytree`, the random numbers of steps of that shape, for `act` and `observe`.
-      act: `(state, draw, obs, t) -> (action, note)`, exploring; the note is what `learn` wants to know of the choice.
-      learn: `(state, draw, t, active, played) -> (state, Fit)`, one update. A learner that plays steps gets the random
-        numbers of the last of them, and None; one that plays trajectories gets a random key, and what was played.
+      act: `(state, draw, obs, clock) -> (action, note)`, exploring; the note is what `learn` wants to know of it.
+      learn: `(state, draw, clock, active, played) -> (state, Fit)`, one update. A learner that plays steps gets the
+        random numbers of the last of them, and None; one that plays trajectories gets a random key, and what was
+        played.
       view: what others may look at.
       seeds: where several seeds train. A small network leaves a core idle, so that a vmap pays; a covariance fills its
         cache by itself.
       batch: observations in an update, for its statistics.
       remedy: what to change when a run diverges.
-      metrics: `(t, belief) -> dict`, more numbers for a line of metrics.
+      metrics: `(clock, belief) -> dict`, more numbers for a line of metrics.
       warning: what a user should know of the settings before training, if anything.
     """
 
     plays: PlaysSteps | PlaysTrajectories
     init: Callable[..., Any]
     draw: Callable[[jax.Array, tuple[int, ...]], Any]
-    act: Callable[[Any, Any, jax.Array, jax.Array], tuple[jax.Array, Any]]
-    learn: Callable[[Any, Any, jax.Array, jax.Array, Played | None], tuple[Any, Fit]]
+    act: Callable[[Any, Any, jax.Array, Clock], tuple[jax.Array, Any]]
+    learn: Callable[[Any, Any, Clock, jax.Array, Played | None], tuple[Any, Fit]]
     view: View
     seeds: Seeds
     batch: int
     remedy: str
-    metrics: Callable[[int, Any], dict[str, float]] = lambda t, belief: {}
+    metrics: Callable[[Clock, Any], dict[str, float]] = lambda clock, belief: {}
     warning: str | None = None
 
     @property

@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +50,16 @@ class Network(Protocol):
 
     def apply(self, theta: jax.Array, obs: jax.Array) -> jax.Array:
         """The outputs [..., A] for observations [..., D]."""
+
+
+@runtime_checkable
+class RescalableNetwork(Network, Protocol):
+    """A network whose weights can be written for observations and outputs in other units."""
+
+    def rescale(
+        self, theta: jax.Array, centre: jax.Array, spread: jax.Array, size: jax.Array | float, back: bool = False
+    ) -> jax.Array:
+        """As `MLP.rescale`."""
 
 
 class NetworkPart(NamedTuple):
@@ -142,6 +152,31 @@ class MLP(NamedTuple):
         for layer in hidden:
             x = activate(x @ layer.weights + layer.bias)
         return x @ last.weights + last.bias
+
+    def rescale(
+        self, theta: jax.Array, centre: jax.Array, spread: jax.Array, size: jax.Array | float, back: bool = False
+    ) -> jax.Array:
+        """The weights θ′ for observations and outputs in other units, an affine function of θ.
+
+        Q(x; θ′) = size · f((x − centre) / spread; θ), where f is the network without its `input_scale`.
+
+        Args:
+          theta: [n] weights.
+          centre: [D] where observations are 0 in the units of θ.
+          spread: [D] what is 1 in them.
+          size: what is 1 in the units of θ's outputs.
+          back: the inverse: θ from θ′.
+        """
+        first, *inner, last = self.layers(theta)
+        scale = np.asarray(self.input_scale, theta.dtype) * spread
+        if back:
+            weights = first.weights * scale[:, None]
+            first = Layer(weights, first.bias + (centre / spread) @ weights)
+            last = Layer(last.weights / size, last.bias / size)
+        else:
+            first = Layer(first.weights / scale[:, None], first.bias - (centre / spread) @ first.weights)
+            last = Layer(last.weights * size, last.bias * size)
+        return jnp.concatenate([part.reshape(-1) for layer in (first, *inner, last) for part in layer])
 
     def linearise(self, theta: jax.Array, obs: jax.Array) -> tuple[jax.Array, list[LayerGradient]]:
         """Q(s, ·; θ) [E, A] at observations [E, D], and its gradient with respect to θ, layer by layer.

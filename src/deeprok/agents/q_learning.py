@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,11 +11,22 @@ import jax
 import jax.numpy as jnp
 
 from deeprok.agents import replay
-from deeprok.agents.exploration import linear_epsilon
-from deeprok.agents.learner import Learner, LearnerPart, Played, PlaysSteps, Task, View, gigabytes
+from deeprok.agents.exploration import Repeats, linear_epsilon
+from deeprok.agents.learner import Clock, Learner, LearnerPart, Played, PlaysSteps, Task, View, gigabytes
+from deeprok.agents.network import RescalableNetwork
+from deeprok.agents.scaling import (
+    EVERY,
+    Statistics,
+    no_statistics,
+    rescaled,
+    scaled,
+    scales_of,
+    with_observation,
+    with_targets,
+)
 from deeprok.agents.targets.base import Target, action_value
 from deeprok.core.errors import DeeprokError, shown
-from deeprok.core.fields import Count, Natural, NotNegative, Probability
+from deeprok.core.fields import Count, Natural, NotNegative, Probability, added
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import Transition
 from deeprok.estimators import Context, Estimator, Fit, predict
@@ -39,7 +51,12 @@ class QLearningSettings:
     epsilon_end: Probability = 0.1
     """Probability of a random action after epsilon_steps steps."""
     epsilon_steps: Natural = 10_000
-    """Environment steps over which that probability falls."""
+    """Environment steps over which that probability falls, unless epsilon_fraction is set."""
+    epsilon_fraction: Probability = added(0.0)
+    """Fraction of the budget over which that probability falls; 0 to count steps instead."""
+    longest_repeat: Count = added(1)
+    """Steps that a random action is repeated for, at most: their number has a zeta distribution, short ones are most
+    frequent. With 1 none is repeated."""
     explore: Explore = "epsilon"
     """Exploration: ε-greedy; or by the posterior, without ε: Thompson sampling (one draw an episode) or Q + scale·σ."""
     explore_scale: NotNegative = 1.0
@@ -48,6 +65,9 @@ class QLearningSettings:
     """Environment steps per jitted chunk, after which metrics and checkpoints are written."""
     prior: str = ""
     """Run folder whose last posterior is the prior of this run: mean and covariance."""
+    normalise: bool = added(False)
+    """Running normalisation of observations and targets, with an estimator and a network that can do it, as all that
+    come with the package can."""
 
 
 @pytree_dataclass
@@ -59,13 +79,15 @@ class AgentState:
     memory: jax.Array  # [capacity, width] the replay
     drawn: jax.Array  # [n] weights drawn for the episode; [0] unless exploration acts on them
     gains: jax.Array  # [2] mean Kalman gain at first and lately; [0] unless the robustness level follows it
+    repeating: jax.Array  # [2] int32, a random action and how many more times to take it; [0] unless any is repeated
+    statistics: Statistics | None  # of observations and targets; None unless they are normalised
 
 
 @pytree_dataclass
 class Draw:
     """The random numbers of one step. Drawn for many steps at once they cost next to nothing."""
 
-    explore: jax.Array  # [2] uniform, for ε-greedy
+    explore: jax.Array  # [2] uniform, for ε-greedy; [3] with the length of a repetition
     batch: jax.Array  # [B] uint32, for `replay.sample`
     weights: jax.Array  # [2] uint32 data of the key for a draw from the posterior; [0] unless one is needed
 
@@ -75,7 +97,7 @@ _GAIN_RATE = 0.01
 
 
 def make_estimator(task: Task) -> Estimator:
-    """The estimator of a task, for its network's weights."""
+    """The estimator of a task, for its network's weights, in whatever units it learns."""
     assert task.estimator
     return task.estimator.make(task.estimator_settings, _context(task))
 
@@ -83,7 +105,7 @@ def make_estimator(task: Task) -> Estimator:
 def _context(task: Task) -> Context:
     """What the estimator may know of the run."""
     settings: QLearningSettings = task.settings
-    steps = task.episodes * task.env.horizon
+    steps = task.most_steps
     capacity = min(settings.replay_size, steps)
     return Context(
         network=task.network,
@@ -93,17 +115,32 @@ def _context(task: Task) -> Context:
     )
 
 
+def _with_units(task: Task, estimator: Estimator) -> tuple[Callable[[Any, Statistics], Any] | None, Estimator]:
+    """The estimator as the task wants it; and, if it learns in units of its own, how these follow the statistics."""
+    network, typical = task.network, task.env.observation_scale
+    can = isinstance(network, RescalableNetwork) and estimator.map_weights is not None
+    if not (task.settings.normalise and can):
+        return None, estimator
+    assert isinstance(network, RescalableNetwork)
+
+    def follow(belief: Any, seen: Statistics) -> Any:
+        return rescaled(estimator, network, belief, scales_of(seen, jnp.asarray(typical)))
+
+    return follow, scaled(estimator, network, typical)
+
+
 def make_q_learner(task: Task) -> Learner:
     """Q-learning as the settings describe it."""
     settings: QLearningSettings = task.settings
     network, actions = task.network, task.env.actions
-    estimator = make_estimator(task)
+    units, estimator = _with_units(task, make_estimator(task))
     target: Target = task.target.make(task.target_settings, network, task.discount)
     posterior = estimator.posterior
     thompson = settings.explore == "thompson"
     observations = len(task.env.observation_scale)
     outcomes = task.models.size if task.target.robust else 1
-    capacity = min(settings.replay_size, task.episodes * task.env.horizon)
+    capacity = min(settings.replay_size, task.most_steps)
+    repeats = Repeats(settings.longest_repeat) if settings.longest_repeat > 1 else None
 
     def init(key: jax.Array, belief: Any = None) -> AgentState:
         if belief is None:
@@ -115,6 +152,8 @@ def make_q_learner(task: Task) -> Learner:
             memory=replay.empty(observations, outcomes, capacity),
             drawn=sample_weights(belief, jax.random.fold_in(key, 1)) if thompson else jnp.zeros(0),
             gains=jnp.zeros(2 if target.follows_gain else 0),
+            repeating=jnp.zeros(2 if repeats else 0, jnp.int32),
+            statistics=no_statistics(observations) if units else None,
         )
 
     def sample_weights(belief: Any, key: jax.Array) -> jax.Array:
@@ -128,19 +167,29 @@ def make_q_learner(task: Task) -> Learner:
     def draw(key: jax.Array, shape: tuple[int, ...] = ()) -> Draw:
         explore_key, batch_key = jax.random.split(key)
         return Draw(
-            explore=jax.random.uniform(explore_key, (*shape, actions.draws)),
+            explore=jax.random.uniform(explore_key, (*shape, actions.draws + bool(repeats))),
             batch=jax.random.bits(batch_key, (*shape, settings.batch_size), "uint32"),
             weights=jax.random.key_data(jax.random.fold_in(key, 1)) if thompson else jnp.zeros(0, "uint32"),
         )
 
-    def act(state: AgentState, draw: Draw, obs: jax.Array, t: jax.Array) -> tuple[jax.Array, None]:
+    def epsilon_at(clock: Clock) -> jax.Array:
+        start, end, fraction = settings.epsilon_start, settings.epsilon_end, settings.epsilon_fraction
+        if fraction:
+            return linear_epsilon(clock.progress, start, end, fraction)
+        return linear_epsilon(clock.t, start, end, settings.epsilon_steps)
+
+    def act(state: AgentState, draw: Draw, obs: jax.Array, clock: Clock) -> tuple[jax.Array, None]:
         if settings.explore == "thompson":
             return greedy(state.drawn, obs).astype(jnp.int32), None
         if settings.explore == "ucb":
             mean, deviation = values(state.belief, obs[None])
             return jnp.argmax(mean[0] + settings.explore_scale * deviation[0]).astype(jnp.int32), None
-        epsilon = linear_epsilon(t, settings.epsilon_start, settings.epsilon_end, settings.epsilon_steps)
-        return actions.explore(draw.explore, epsilon, greedy(estimator.mean(state.belief), obs)), None
+        epsilon, best = epsilon_at(clock), greedy(estimator.mean(state.belief), obs)
+        if not repeats:
+            return actions.explore(draw.explore, epsilon, best), None
+        fresh = actions.explore(draw.explore[:2], repeats.begins(epsilon), best)
+        action, more = state.repeating
+        return jnp.where(more > 0, action, fresh), None
 
     def values(belief: Any, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
         count = len(actions)
@@ -149,10 +198,19 @@ def make_q_learner(task: Task) -> Learner:
         return mean.reshape(-1, count), jnp.sqrt(variance).reshape(-1, count)
 
     def observe(
-        state: AgentState, transition: Transition, draw: Draw, t: jax.Array, ended: jax.Array, active: jax.Array
+        state: AgentState, transition: Transition, draw: Draw, clock: Clock, ended: jax.Array, active: jax.Array
     ) -> AgentState:
         """Stores the transition; after an episode's end Thompson sampling draws new weights."""
-        state = dataclasses.replace(state, memory=replay.write(state.memory, t, transition, active))
+        state = dataclasses.replace(state, memory=replay.write(state.memory, clock.t, transition, active))
+        if state.statistics:
+            state = dataclasses.replace(state, statistics=with_observation(state.statistics, transition.obs, active))
+        if repeats and settings.explore == "epsilon":
+            coin, _, length = draw.explore
+            begins = coin < repeats.begins(epsilon_at(clock))
+            before = state.repeating[1]
+            more = jnp.where(before > 0, before - 1, jnp.where(begins, repeats.length(length) - 1, 0))
+            now = jnp.stack([transition.action, jnp.where(ended, 0, more)]).astype(jnp.int32)
+            state = dataclasses.replace(state, repeating=jnp.where(active, now, state.repeating))
         if not thompson:
             return state
         key = jax.random.wrap_key_data(draw.weights)
@@ -160,30 +218,35 @@ def make_q_learner(task: Task) -> Learner:
         return dataclasses.replace(state, drawn=fresh)
 
     def learn(
-        state: AgentState, draw: Draw, t: jax.Array, active: jax.Array, played: Played | None = None
+        state: AgentState, draw: Draw, clock: Clock, active: jax.Array, played: Played | None = None
     ) -> tuple[AgentState, Fit]:
+        t = clock.t
         batch = replay.sample(state.memory, draw.batch, t, observations)
         learning = active & (t >= settings.warm_up)
         level = target.level(t, state.gains)
         observed = target.observe(estimator.mean(state.belief), state.target, batch, level)
-        belief, fit = estimator.update(state.belief, *observed, learning)
+        belief, fit = estimator.update(state.belief, *observed, learning, clock.progress)
         copied, gains = state.target, state.gains
         if target.period is not None:
             due = active & ((t + 1) % target.period < settings.train_every)
             copied = jnp.where(due, estimator.mean(belief), copied)
+        statistics = state.statistics
+        if units and statistics:
+            statistics = with_targets(statistics, observed[2], learning)
+            changes = learning & ((t + 1) % EVERY < settings.train_every)
+            belief = jax.lax.cond(changes, units, lambda belief, _: belief, belief, statistics)
         if target.follows_gain:
             if fit.health is None:  # an estimator of a user's
                 raise DeeprokError("confidence is 'spread', but the estimator has no health.gain; use 'time' instead")
             now = jnp.where(gains[0] > 0, gains[1] + _GAIN_RATE * (fit.health.gain - gains[1]), fit.health.gain)
             gains = jnp.where(learning, jnp.stack([jnp.where(gains[0] > 0, gains[0], now), now]), gains)
-        return dataclasses.replace(state, belief=belief, target=copied, gains=gains), fit
+        return dataclasses.replace(state, belief=belief, target=copied, gains=gains, statistics=statistics), fit
 
-    def metrics(t: int, belief: Any) -> dict[str, float]:
+    def metrics(clock: Clock, belief: Any) -> dict[str, float]:
         assert task.estimator
-        epsilon = 0.0
-        if settings.explore == "epsilon":
-            epsilon = float(linear_epsilon(t, settings.epsilon_start, settings.epsilon_end, settings.epsilon_steps))
-        return {"epsilon": epsilon, **task.estimator.metrics(task.estimator_settings, belief)}
+        epsilon = float(epsilon_at(clock)) if settings.explore == "epsilon" else 0.0
+        own = belief.inner if units else belief
+        return {"epsilon": epsilon, **task.estimator.metrics(task.estimator_settings, own)}
 
     assert task.estimator
     return Learner(
@@ -241,7 +304,7 @@ def _check_memory(task: Task) -> None:
             f"{stored.instead}"
         )
     models, observations = task.models.size, len(task.env.observation_scale)
-    rows = min(settings.replay_size, task.episodes * task.env.horizon)
+    rows = min(settings.replay_size, task.most_steps)
     width = observations + 1 + (models if task.target.robust else 1) * (observations + 2)
     drawn = settings.chunk_steps * models * len(task.box)
     if (size := gigabytes(rows * width + drawn + task.snapshots * network.num_weights, task.precision)) > 4:

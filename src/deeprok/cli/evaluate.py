@@ -87,12 +87,15 @@ def grid_names(folder: Path, grid: str | None) -> list[str]:
 
 
 def note_unfinished(path: Path) -> None:
-    """Says of runs that have not done all their episodes how far they are, a line for each."""
+    """Says of runs that have not used up their budget how far they are, a line for each."""
     for folder in runs.find(path):
-        done, wanted = progress_of(folder)[1], runs.read_config(folder).episodes
-        if 0 < done < wanted:
+        (steps, episodes), budget = progress_of(folder), runs.read_config(folder).budget
+        if steps and budget.lasts(episodes, steps):
+            reached = (
+                f"{episodes} of {budget.episodes} episodes" if budget.episodes else f"{steps} of {budget.steps} steps"
+            )
             streams.err.print(
-                f"{folder} is unfinished: {done} of {wanted} episodes; go on with: deeprok train --resume {folder}",
+                f"{folder} is unfinished: {reached}; go on with: deeprok train --resume {folder}",
                 highlight=False,
                 markup=False,
                 soft_wrap=True,

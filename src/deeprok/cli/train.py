@@ -25,9 +25,9 @@ from deeprok.core.errors import DeeprokError
 from deeprok.environments import ENVIRONMENTS
 from deeprok.estimators import ESTIMATORS
 from deeprok.runs import folder as runs
-from deeprok.runs.settings import SECTIONS, Config, RunSettings, make_config
+from deeprok.runs.settings import SECTIONS, Config, RunSettings, make_config, other_limit
 from deeprok.training import jobs
-from deeprok.training.loop import progress_of
+from deeprok.training.loop import is_finished, progress_of
 from deeprok.training.progress import training_line
 
 _PARTS: tuple[Mapping[str, Any], ...] = (ENVIRONMENTS, NETWORKS, LEARNERS, TARGETS, ESTIMATORS)
@@ -88,6 +88,10 @@ def _parse(algorithm: str, words: Sequence[str]) -> tuple[Config, Train]:
         if name in ("--preset", "--env", "--network"):
             chosen[name.removeprefix("--")] = value if equals else following
     base = make_config(algorithm, **chosen)
+    no_limit: dict[str, Any] = other_limit(
+        dict.fromkeys((word.partition("=")[0].removeprefix("--") for word in words), 1)
+    )
+    base = dataclasses.replace(base, **no_limit)
     for word in words:
         name = word.partition("=")[0].removeprefix("--").replace("-", "_")
         if word.startswith("--") and name in _settings_of_others(base):
@@ -126,10 +130,10 @@ def _settings_of_others(config: Config) -> set[str]:
 def _train_runs(name: Path, folders: Sequence[Path], count: int | None, train: Callable[..., None]) -> None:
     jobs.check_count(count)
     configs = {folder: runs.read_config(folder) for folder in folders}
-    done = {folder: progress_of(folder)[1] for folder in folders}
+    done = {folder: progress_of(folder) for folder in folders}
 
     def finished() -> bool:
-        return all(progress_of(folder)[1] >= config.episodes for folder, config in configs.items())
+        return all(is_finished(folder, config) for folder, config in configs.items())
 
     if finished():
         streams.err.print(f"{name} is finished: nothing to do", highlight=False, markup=False)

@@ -10,13 +10,14 @@ import dataclasses
 import functools
 import math
 import types
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from msgspec import Meta, ValidationError, convert
 
 from deeprok.core.errors import DeeprokError, shown, unknown
+from deeprok.core.files import as_tuples
 from deeprok.core.registry import Registry
 
 Precision = Literal["float32", "float64"]
@@ -38,6 +39,15 @@ Fraction = Annotated[float, Meta(ge=0, lt=1, description="at least 0 and below 1
 InnerFraction = Annotated[float, Meta(gt=0, lt=1, description="above 0 and below 1")]
 Probability = Annotated[float, Meta(ge=0, le=1, description="a probability between 0 and 1")]
 Seed = Annotated[int, Meta(ge=0, lt=2**32, description="a whole number from 0 to 4294967295")]
+
+
+def added(default: Any) -> Any:
+    """The field of a setting that older runs don't have.
+
+    At its default it has no effect. It is then left out of `config.json` and of the hash of a run's settings, so that
+    older runs can be read and are the same as before.
+    """
+    return dataclasses.field(default=default, metadata={"added": True})
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # compared by identity: names may be a dictionary, which has no hash
@@ -132,3 +142,24 @@ def _held(value: Any, precision: Precision) -> Any:
         return value if abs(value) <= float(np.finfo(precision).max) else math.inf
     with np.errstate(over="ignore"):
         return float(np.dtype(precision).type(value)) if isinstance(value, float) else value
+
+
+def written(record: Any) -> dict[str, Any]:
+    """The settings as `config.json` has them: without those added later that have no effect."""
+    fields = {
+        field.name: getattr(record, field.name)
+        for field in dataclasses.fields(record)
+        if not (field.metadata.get("added") and getattr(record, field.name) == field.default)
+    }
+    return {name: written(value) if dataclasses.is_dataclass(value) else value for name, value in fields.items()}
+
+
+def build(kind: Any, fields: Any, origin: str) -> Any:
+    """A dataclass from a JSON object that must have its fields and no others; lists become tuples."""
+    own = dataclasses.fields(kind) if kind else ()
+    found = set(fields) if isinstance(fields, Mapping) else {"a section that is no object"}
+    expected = {field.name for field in own if not field.metadata.get("added") or field.name in found}
+    if found != expected:
+        wrong = ", ".join(sorted(found ^ expected))
+        raise DeeprokError(f"{origin} lacks or has unknown settings: {wrong}; was it written by another version?")
+    return kind(**{name: as_tuples(value) for name, value in fields.items()})

@@ -6,6 +6,7 @@ pytree: the point estimate or the posterior over the flat weight vector θ, with
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -48,7 +49,13 @@ class UpdateFunction(Protocol):
     """The type of `Estimator.update`."""
 
     def __call__(
-        self, belief: Any, h: Observation, xs: Any, ys: jax.Array, active: jax.Array | bool = True
+        self,
+        belief: Any,
+        h: Observation,
+        xs: Any,
+        ys: jax.Array,
+        active: jax.Array | bool = True,
+        progress: jax.Array | float = 0.0,
     ) -> tuple[Any, Fit]:
         """Updates the state from a mini-batch of B scalar observations.
 
@@ -58,6 +65,7 @@ class UpdateFunction(Protocol):
           xs: B inputs, stacked along the first axis of each leaf.
           ys: [B] observations: the TD targets of a value function, or the targets of any regression.
           active: a traced flag; where it is false the state is returned unchanged, bit for bit.
+          progress: the fraction of the run's budget that is used up, for schedules.
         """
         ...
 
@@ -89,12 +97,21 @@ class Estimator(NamedTuple):
       update: see `UpdateFunction`.
       mean: `belief -> theta`, the point estimate.
       posterior: functions of the posterior; None for a point estimate.
+      map_weights: `(belief, f) -> belief`, the state after each weight vector θ in it was replaced by f(θ), an affine
+        map close to the identity: the same function in slightly other units. Second moments may stay as they are.
+        None if it can't be done.
     """
 
     init: Callable[[jax.Array], Any]
     update: UpdateFunction
     mean: Callable[[Any], jax.Array]
     posterior: Posterior | None
+    map_weights: Callable[[Any, Callable[[jax.Array], jax.Array]], Any] | None = None
+
+
+def map_theta(belief: Any, f: Callable[[jax.Array], jax.Array]) -> Any:
+    """`Estimator.map_weights` of a state whose only weight vector is `theta`."""
+    return dataclasses.replace(belief, theta=f(belief.theta))
 
 
 class Prediction(NamedTuple):

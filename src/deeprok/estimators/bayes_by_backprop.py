@@ -29,6 +29,7 @@ from deeprok.estimators.base import (
     Schedule,
     Weights,
     lower_rate,
+    map_theta,
     memory_of_vectors,
 )
 from deeprok.estimators.randomness import key_at, stream_of
@@ -188,7 +189,12 @@ def bayes_by_backprop(
         )
 
     def update(
-        belief: MeanFieldBelief, h: Observation, xs: Any, ys: jax.Array, active: jax.Array | bool = True
+        belief: MeanFieldBelief,
+        h: Observation,
+        xs: Any,
+        ys: jax.Array,
+        active: jax.Array | bool = True,
+        progress: jax.Array | float = 0.0,
     ) -> tuple[MeanFieldBelief, Fit]:
         active, n, dtype = jnp.asarray(active), belief.theta.size, belief.theta.dtype
         R, M = (s(belief.updates) if callable(s) else s for s in (observation_noise, batches))
@@ -228,7 +234,7 @@ def bayes_by_backprop(
         return jnp.all(jnp.isfinite(belief.theta) & jnp.isfinite(variance) & (variance > 0))
 
     posterior = Posterior(sample, predictive_variance, variances, lambda belief: jnp.diag(variances(belief)), definite)
-    return Estimator(init, update, lambda belief: belief.theta, posterior)
+    return Estimator(init, update, lambda belief: belief.theta, posterior, map_theta)
 
 
 # --- settings ----------------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from deeprok.core.fields import Positive
+from deeprok.core.fields import Positive, Probability, added
 from deeprok.core.pytree import pytree_dataclass, select
-from deeprok.estimators.base import Estimator, Fit, Observation, Part, lower_rate, memory_of_vectors
+from deeprok.estimators.base import Estimator, Fit, Observation, Part, lower_rate, map_theta, memory_of_vectors
 
 Optimizer = Literal["adam", "sgd"]
 
@@ -28,12 +28,13 @@ class PointBelief:
     optimizer: Any  # optax state
 
 
-def gradient(optimizer: Optimizer = "adam", learning_rate: float = 1e-3) -> Estimator:
+def gradient(optimizer: Optimizer = "adam", learning_rate: float = 1e-3, final_rate: float = 1.0) -> Estimator:
     """Gradient steps on ½ mean (y − h(θ, x))².
 
     Args:
       optimizer: `adam` or `sgd`.
       learning_rate: α.
+      final_rate: what α has become when the budget is used up, relative to its first value; it falls linearly.
     """
     rule = optax.adam(learning_rate) if optimizer == "adam" else optax.sgd(learning_rate)
 
@@ -41,17 +42,24 @@ def gradient(optimizer: Optimizer = "adam", learning_rate: float = 1e-3) -> Esti
         return PointBelief(theta=theta, optimizer=rule.init(theta))
 
     def update(
-        belief: PointBelief, h: Observation, xs: Any, ys: jax.Array, active: jax.Array | bool = True
+        belief: PointBelief,
+        h: Observation,
+        xs: Any,
+        ys: jax.Array,
+        active: jax.Array | bool = True,
+        progress: jax.Array | float = 0.0,
     ) -> tuple[PointBelief, Fit]:
         def loss(theta: jax.Array) -> jax.Array:
             return 0.5 * jnp.mean((ys - jax.vmap(h, (None, 0))(theta, xs)) ** 2)
 
         value, gradients = jax.value_and_grad(loss)(belief.theta)
         change, optimizer_state = rule.update(gradients, belief.optimizer)
+        if final_rate != 1.0:
+            change = (1.0 - (1.0 - final_rate) * progress) * change
         moved = PointBelief(theta=belief.theta + change, optimizer=optimizer_state)
         return select(jnp.asarray(active), moved, belief), Fit(value, None)
 
-    return Estimator(init, update, lambda b: b.theta, posterior=None)
+    return Estimator(init, update, lambda b: b.theta, posterior=None, map_weights=map_theta)
 
 
 @dataclass(frozen=True)
@@ -62,11 +70,13 @@ class GradientConfig:
     """Step size α."""
     optimizer: Optimizer = "adam"
     """Adam, or plain SGD as in Algorithm 1 of the paper."""
+    final_rate: Probability = added(1.0)
+    """The step size when the budget is used up, relative to the first; it falls linearly."""
 
 
 PART = Part(
     settings=GradientConfig,
-    make=lambda settings, context: gradient(settings.optimizer, settings.learning_rate),
+    make=lambda settings, context: gradient(settings.optimizer, settings.learning_rate, settings.final_rate),
     presets={"paper": GradientConfig(), "tuned": GradientConfig(learning_rate=1e-4)},
     posterior=False,
     vmap_seeds=lambda settings: True,

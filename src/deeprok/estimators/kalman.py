@@ -33,6 +33,7 @@ from deeprok.estimators.base import (
     Posterior,
     Schedule,
     Weights,
+    map_theta,
     raise_noise,
 )
 from deeprok.estimators.covariance import (
@@ -156,7 +157,12 @@ def ekf(
         return Evolution(jnp.sqrt(allowed) if fading else None, noise), {"capped": capped.astype(dtype)}
 
     def update(
-        belief: GaussianBelief, h: Observation, xs: Any, ys: jax.Array, active: jax.Array | bool = True
+        belief: GaussianBelief,
+        h: Observation,
+        xs: Any,
+        ys: jax.Array,
+        active: jax.Array | bool = True,
+        progress: jax.Array | float = 0.0,
     ) -> tuple[GaussianBelief, Fit]:
         active = jnp.asarray(active)
         structure = structure_of(belief.theta)
@@ -213,7 +219,7 @@ def ekf(
         covariance=lambda belief: structure_of(belief.theta).dense(belief.P),
         definite=lambda belief: structure_of(belief.theta).definite(belief.P),
     )
-    return Estimator(init, update, lambda belief: belief.theta, posterior)
+    return Estimator(init, update, lambda belief: belief.theta, posterior, map_theta)
 
 
 # --- settings ----------------------------------------------------------------------------------------------

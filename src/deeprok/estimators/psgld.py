@@ -8,6 +8,8 @@ the step sizes a (b + t)^(−γ).
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,7 +109,12 @@ def psgld(
         )
 
     def update(
-        belief: ChainBelief, h: Observation, xs: Any, ys: jax.Array, active: jax.Array | bool = True
+        belief: ChainBelief,
+        h: Observation,
+        xs: Any,
+        ys: jax.Array,
+        active: jax.Array | bool = True,
+        progress: jax.Array | float = 0.0,
     ) -> tuple[ChainBelief, Fit]:
         active, theta, dtype = jnp.asarray(active), belief.theta, belief.theta.dtype
         R, N, a = (
@@ -189,7 +196,11 @@ def psgld(
     def variances(belief: ChainBelief) -> jax.Array:
         return jnp.sum(deviations(belief) ** 2, axis=0)
 
-    return Estimator(init, update, mean, Posterior(sample, predictive_variance, variances, covariance, definite))
+    def map_weights(belief: ChainBelief, f: Callable[[jax.Array], jax.Array]) -> ChainBelief:
+        return dataclasses.replace(belief, theta=f(belief.theta), bank=jax.vmap(f)(belief.bank))
+
+    posterior = Posterior(sample, predictive_variance, variances, covariance, definite)
+    return Estimator(init, update, mean, posterior, map_weights)
 
 
 # --- settings ----------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from deeprok.estimators.base import (
     Posterior,
     Prediction,
     Weights,
+    map_theta,
     raise_noise,
 )
 from deeprok.estimators.variances import Variances
@@ -283,7 +284,14 @@ def ukf(
     """
     kalman = unscented_filter(observation_noise, prior_covariance, adaptive_noise, process_noise, kappa=kappa)
 
-    def update(belief: Any, h: Observation, xs: Any, ys: jax.Array, active: jax.Array | bool = True) -> tuple[Any, Fit]:
+    def update(
+        belief: Any,
+        h: Observation,
+        xs: Any,
+        ys: jax.Array,
+        active: jax.Array | bool = True,
+        progress: jax.Array | float = 0.0,
+    ) -> tuple[Any, Fit]:
         def one(belief: UnscentedBelief, observation: tuple[Any, jax.Array]) -> tuple[UnscentedBelief, Fit]:
             x, y = observation
             return kalman.observe(belief, lambda theta: h(theta, x), y, active=active)
@@ -297,7 +305,7 @@ def ukf(
         )
         return belief, Fit(jnp.mean(fits.loss), health)
 
-    return Estimator(kalman.init, update, lambda belief: belief.theta, POSTERIOR)
+    return Estimator(kalman.init, update, lambda belief: belief.theta, POSTERIOR, map_theta)
 
 
 def _stacked(S: jax.Array, shared: jax.Array, own: jax.Array) -> jax.Array:

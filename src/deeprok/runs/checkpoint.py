@@ -75,6 +75,8 @@ def load(path: Path, part: str, template: T, verify: Literal["file", "part"] = "
     except (safetensors.SafetensorError, OSError) as error:
         raise DeeprokError(f"{path} is damaged or cut short ({error}); train the run again") from error
     for name, leaf in expected.items():
+        if name not in found and 0 in leaf.shape:  # added since the file was written, and without entries
+            found[name] = np.zeros(leaf.shape, leaf.dtype)
         if name not in found:
             raise DeeprokError(f"{path} has no '{name}'; was it written with other settings or by another version?")
         if (array := found[name]).shape != leaf.shape or array.dtype != leaf.dtype:
@@ -82,7 +84,7 @@ def load(path: Path, part: str, template: T, verify: Literal["file", "part"] = "
                 f"{path}: '{name}' is {array.dtype}{list(array.shape)} where the settings ask for "
                 f"{leaf.dtype}{list(leaf.shape)}"
             )
-    return jax.tree.unflatten(jax.tree.structure(template), found.values())
+    return jax.tree.unflatten(jax.tree.structure(template), [found[name] for name in expected])
 
 
 def _checksum(name: str, array: np.ndarray) -> str:

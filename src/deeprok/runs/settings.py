@@ -19,7 +19,7 @@ import numpy as np
 import tyro
 
 from deeprok.agents.algorithms import ALGORITHMS, Algorithm
-from deeprok.agents.learner import LEARNERS, Acting, Learner, LearnerPart, Task
+from deeprok.agents.learner import LEARNERS, Acting, Budget, Learner, LearnerPart, Task
 from deeprok.agents.network import NETWORKS, Network, NetworkPart
 from deeprok.agents.targets import TARGETS, TargetPart
 from deeprok.core.errors import DeeprokError, shown, unknown
@@ -32,9 +32,12 @@ from deeprok.core.fields import (
     Probability,
     Rule,
     Seed,
+    added,
+    build,
     check_fields,
+    written,
 )
-from deeprok.core.files import as_tuples, parse_json
+from deeprok.core.files import parse_json
 from deeprok.environments import ENVIRONMENTS, Environment, EnvironmentPart, with_model
 from deeprok.estimators import ESTIMATORS, Part
 from deeprok.runs import format3
@@ -72,8 +75,10 @@ class RunSettings:
     """Where the settings that are not given come from: `paper` or `tuned`."""
     seed: Seed = 0
     """Seed of all random numbers of the run."""
-    episodes: Count = 700
-    """Episodes to train for."""
+    episodes: Natural = 700
+    """Episodes to train for; 0 for no limit. Given alone, it replaces a limit of steps."""
+    steps: Natural = added(0)
+    """Environment steps to train for; 0 for no limit. Given alone, it replaces a limit of episodes."""
 
     env: Annotated[str, OneOf(ENVIRONMENTS)] = "cartpole"
     """An environment that `deeprok environments` lists, or your own module:object."""
@@ -101,7 +106,8 @@ class RunSettings:
     """Floating-point precision of the whole run."""
 
     snapshot_every: Natural = 20
-    """Episodes between snapshots of the weights, stored in the checkpoint for learning curves; 0 stores none."""
+    """Episodes between snapshots of the weights, stored in the checkpoint for learning curves; none are stored with 0,
+    or without a limit of episodes."""
     trial_every: Count = 2
     """Chunks between trials of the policy on held-out models, which decide the best weights."""
     trial_models: Count = 64
@@ -169,6 +175,11 @@ class Config(RunSettings):
         return getattr(self.learner, "prior", "")
 
     @property
+    def budget(self) -> Budget:
+        """How long the run trains."""
+        return Budget(self.episodes, self.steps)
+
+    @property
     def snapshots(self) -> int:
         """How many snapshots of the weights a run takes."""
         return self.task().snapshots
@@ -206,7 +217,7 @@ class Config(RunSettings):
             models=self.make_models(env),
             acting=self.acting,
             discount=self.discount,
-            episodes=self.episodes,
+            budget=self.budget,
             precision=self.precision,
             snapshot_every=self.snapshot_every,
             settings=self.learner,
@@ -228,9 +239,11 @@ class Config(RunSettings):
     def replace(self, **changes: Any) -> Config:
         """The settings with some replaced, by their names and wherever they stand; checked.
 
-        Boxes, nominal parameters and fixed models may be given as dictionaries; a whole section by its record.
+        Boxes, nominal parameters and fixed models may be given as dictionaries; a whole section by its record. One of
+        episodes and steps given alone replaces the other's limit.
         """
-        config = _with_settings(self, {name: _as_text(name, value) for name, value in changes.items()})
+        changes = {name: _as_text(name, value) for name, value in changes.items()}
+        config = _with_settings(self, other_limit(changes) | changes)
         config = dataclasses.replace(config, input_scale=_resolved_scale(config))
         check(config)
         return config
@@ -241,7 +254,7 @@ class Config(RunSettings):
 
     def to_json(self) -> str:
         """The text of `config.json`."""
-        return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, indent=2) + "\n"
+        return json.dumps({"format": FORMAT, **written(self)}, indent=2) + "\n"
 
     def digest(self) -> str:
         """A short name of these settings, whatever the seed."""
@@ -297,6 +310,12 @@ def make_config(algorithm: str, preset: str = "tuned", **changes: Any) -> Config
         # What no part of this run reads is for others.
         config = _with_settings(config, {name: value for name, value in more.items() if name in _places(config)})
     return config.replace(**changes)
+
+
+def other_limit(given: Mapping[str, Any]) -> dict[str, int]:
+    """No limit of steps where one of episodes is given alone, and the other way round."""
+    limits = {"episodes": "steps", "steps": "episodes"}
+    return {other: 0 for limit, other in limits.items() if given.get(limit) and other not in given}
 
 
 def _places(config: Config) -> dict[str, str]:
@@ -371,20 +390,10 @@ def from_json(text: str | bytes, origin: str) -> Config:
         raise DeeprokError(f"{origin}: {error}") from error
     for section, part in parts._asdict().items():
         found = fields.get(section)
-        fields[section] = None if part is None and found is None else _build(part and part.settings, found, origin)
-    config: Config = _build(Config, fields, origin)
+        fields[section] = None if part is None and found is None else build(part and part.settings, found, origin)
+    config: Config = build(Config, fields, origin)
     check(config)
     return config
-
-
-def _build(kind: Any, fields: Any, origin: str) -> Any:
-    """A dataclass from a JSON object that must have its fields and no others; lists become tuples."""
-    expected = {f.name for f in dataclasses.fields(kind)} if kind else set()
-    found = set(fields) if isinstance(fields, Mapping) else {"a section that is no object"}
-    if found != expected:
-        wrong = ", ".join(sorted(found ^ expected))
-        raise DeeprokError(f"{origin} lacks or has unknown settings: {wrong}; was it written by another version?")
-    return kind(**{name: as_tuples(value) for name, value in fields.items()})
 
 
 def check(config: Config) -> None:
@@ -400,6 +409,8 @@ def check(config: Config) -> None:
             wanted = part.settings.__name__ if part else "None"
             raise DeeprokError(f"{section} is a {type(record).__name__}; {config.algorithm} takes a {wanted}")
         check_fields(record, precision)
+    if not (config.episodes or config.steps):
+        raise DeeprokError("episodes and steps are both 0, which is no limit; one of them must be a limit")
     env = config.make_env()
     inputs = len(env.observation_scale)
     if len(config.input_scale) != inputs:

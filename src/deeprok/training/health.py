@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import gammaincinv
 
-from deeprok.agents.learner import Learner
+from deeprok.agents.learner import Budget, Clock, Learner
 from deeprok.estimators import Health
 from deeprok.training.scan import Log, RunState
 
@@ -38,15 +38,16 @@ def make_spread(learner: Learner) -> Callable[[Any], Spread | None]:
 
 
 def metrics_line(
-    states: RunState, log: Log, spread: Spread | None, i: int, learner: Learner, seconds: float
+    states: RunState, log: Log, spread: Spread | None, i: int, learner: Learner, budget: Budget, seconds: float
 ) -> dict[str, Any]:
     """A line of `metrics.jsonl` for the i-th run's chunk."""
-    after = int(states.steps[i])
+    after, episodes = int(states.steps[i]), int(states.episodes[i])
+    clock = Clock(jnp.int32(after), float(budget.progress(episodes, after)))
     returns = np.asarray(log.earned[i])[np.asarray(log.ended[i])]
     updates = np.asarray(log.learned[i])
     line: dict[str, Any] = {
         "steps": after,
-        "episodes": int(states.episodes[i]),
+        "episodes": episodes,
         "returns": returns.tolist(),
         "seconds": round(seconds, 3),
     }
@@ -58,7 +59,7 @@ def metrics_line(
     if spread:
         line |= {"trace": float(spread.trace[i]), "variances": [float(spread.least[i]), float(spread.largest[i])]}
     belief = jax.tree.map(lambda leaf: leaf[i], states.agent.belief)
-    return line | learner.metrics(after, belief)
+    return line | learner.metrics(clock, belief)
 
 
 def _health(health: Health, observations: int) -> dict[str, Any]:

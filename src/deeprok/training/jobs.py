@@ -25,7 +25,7 @@ from deeprok.core.console import WordConsole
 from deeprok.core.errors import DeeprokError
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config, check
-from deeprok.training.loop import OnInterrupt, Report, interruptions, progress_of, train_together
+from deeprok.training.loop import OnInterrupt, Report, interruptions, is_finished, progress_of, train_together
 from deeprok.training.progress import training_line
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ def watched(folders: Sequence[Path]) -> Iterator[Report | None]:
         yield None
         return
     configs = {folder: runs.read_config(folder) for folder in folders}
-    done = {folder: progress_of(folder)[1] for folder in folders}
+    done = {folder: progress_of(folder) for folder in folders}
     with training_line(WordConsole(stderr=True), configs, done) as report:
         yield report
 
@@ -142,7 +142,7 @@ def _groups(folders: Sequence[Path], jobs: int) -> list[list[Path]]:
     seeds: dict[Path, int] = {}
     for folder in folders:
         config = runs.read_config(folder)
-        if progress_of(folder)[1] >= config.episodes:
+        if is_finished(folder, config):
             continue
         with runs.hold([folder]):  # refused before anything is begun
             seeds[folder] = config.seed

@@ -63,7 +63,7 @@ def templates(program: Program) -> tuple[RunState, Best]:
 def train_together(
     folders: Sequence[Path], report: Report | None = None, on_interrupt: OnInterrupt | None = None
 ) -> None:
-    """Trains runs that differ by their seeds only, in step, until each has done its episodes.
+    """Trains runs that differ by their seeds only, in step, until each has used up its budget.
 
     Starts each from its checkpoint or from nothing. Writes a checkpoint every half minute, at the
     end, and when interrupted (Ctrl-C or SIGTERM), after which it raises `KeyboardInterrupt`.
@@ -160,7 +160,7 @@ def _train_group(
                     where = f"seed {seeds[i]}: between steps {before[i]} and {steps[i]}"
                     broken[i] = f"{where} {problem}, in a new run ({left})"
                     continue
-                line = metrics_line(states, log, spread, i, program.learner, seconds)
+                line = metrics_line(states, log, spread, i, program.learner, config.budget, seconds)
                 if i in due:
                     line["trial_return"] = float(scores[i])
                 runs.append_metrics(folder, line)
@@ -229,7 +229,7 @@ def _better(best: Best, beliefs: Any, scores: jax.Array, steps: jax.Array, tried
 
 
 def _unfinished(states: RunState, config: Config) -> list[int]:
-    return [int(i) for i in np.flatnonzero(np.asarray(states.episodes) < config.episodes)]
+    return [int(i) for i in np.flatnonzero(config.budget.lasts(np.asarray(states.episodes), np.asarray(states.steps)))]
 
 
 def _save(folder: Path, states: RunState, best: Best, i: int) -> None:
@@ -280,6 +280,12 @@ def interruptions(on_interrupt: OnInterrupt | None = None) -> Iterator[threading
         sent.close()
         watcher.join()
         received.close()
+
+
+def is_finished(folder: Path, config: Config) -> bool:
+    """Whether a run has used up its budget."""
+    steps, episodes = progress_of(folder)
+    return not config.budget.lasts(episodes, steps)
 
 
 def progress_of(folder: Path) -> tuple[int, int]:

@@ -139,29 +139,34 @@ def fraction_bar(console: Console, what: str) -> Iterator[Callable[[float], None
 
 
 @contextlib.contextmanager
-def training_line(console: Console, configs: Mapping[Path, Config], done: Mapping[Path, int]) -> Iterator[Report]:
+def training_line(
+    console: Console, configs: Mapping[Path, Config], done: Mapping[Path, tuple[int, int]]
+) -> Iterator[Report]:
     """A line that follows the training of several runs together.
 
     Args:
       console: where to write.
       configs: settings of each run folder.
-      done: episodes that each run has already behind it.
+      done: steps and episodes that each run has already behind it.
     """
-    total = sum(config.episodes for config in configs.values())
-    last: dict[Path, dict[str, Any]] = {folder: {"episodes": n, "steps": 0} for folder, n in done.items()}
+    counted = "episodes" if all(config.episodes for config in configs.values()) else "steps"
+    total = sum(config.episodes if counted == "episodes" else config.task().most_steps for config in configs.values())
+    last: dict[Path, dict[str, Any]] = {
+        folder: {"episodes": episodes, "steps": steps} for folder, (steps, episodes) in done.items()
+    }
     names = sorted({config.algorithm for config in configs.values()})
     what = names[0] if len(names) == 1 else f"{len(names)} agents"
     if len(configs) > 1:
         what += f" × {len(configs) // len(names)} seeds"
-    begun = sum(done.values())
-    clock = _Clock(configs)
+    begun = sum(x[counted] for x in last.values())
+    clock = _TimeLeft(configs)
     with _line(console, what, total, begun, f"compiling, then the first {_chunk(configs)} …") as show:
 
         def report(folder: Path, line: dict[str, Any]) -> None:
             last[folder] = line
-            episodes = sum(x["episodes"] for x in last.values())
+            reached = sum(x[counted] for x in last.values())
             left, rate = clock.speak(folder, line, last)
-            show(episodes, f"{left}{episodes}/{total} episodes{_status(last)}{rate}")
+            show(reached, f"{left}{reached}/{total} {counted}{_status(last)}{rate}")
 
         yield report
 
@@ -183,11 +188,11 @@ def _status(last: Mapping[Path, Mapping[str, Any]]) -> str:
     return text
 
 
-class _Clock:
+class _TimeLeft:
     """Steps a second, and the time left.
 
-    Episodes grow longer as an agent learns, so what is left is counted in steps: the mean of the
-    present length of an episode and the longest possible.
+    What is left is counted in steps. Episodes grow longer as an agent learns, so that those to come are taken to be as
+    long as the mean of the present length of an episode and the longest possible.
     """
 
     def __init__(self, configs: Mapping[Path, Config]) -> None:
@@ -209,13 +214,15 @@ class _Clock:
         if "trial_return" in line and not self.tried:
             self.tried = True
             self.pace.restart()  # the first trial was compiled, too
-        left = sum(
-            (config.episodes - last[path]["episodes"])
-            * (min(self.length.get(path, self.horizon[path]), self.horizon[path]) + self.horizon[path])
-            / 2
-            for path, config in self.configs.items()
-        )
+        left = sum(self._steps_left(path, config, last[path]) for path, config in self.configs.items())
         seconds = self.pace.left(self.taken, self.taken + left)
         if not seconds:
             return "", ""
         return f"{_minutes(seconds)} left · ", f" · {left / seconds:,.0f} steps/s"
+
+    def _steps_left(self, path: Path, config: Config, last: Mapping[str, Any]) -> float:
+        horizon = self.horizon[path]
+        length = (min(self.length.get(path, horizon), horizon) + horizon) / 2
+        limits = [(config.episodes - last["episodes"]) * length] if config.episodes else []
+        limits += [config.steps - last["steps"]] if config.steps else []
+        return min(limits)

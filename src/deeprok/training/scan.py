@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deeprok.agents.learner import Learner, Played, PlaysSteps, PlaysTrajectories, State, Task
+from deeprok.agents.learner import Clock, Learner, Played, PlaysSteps, PlaysTrajectories, State, Task
 from deeprok.core.pytree import pytree_dataclass, select
 from deeprok.environments import branch, with_model
 from deeprok.environments.base import Model, Transition
@@ -112,6 +112,10 @@ class _Driver(NamedTuple):
     chunks_done: Callable[[RunState], np.ndarray]
 
 
+def _clock(task: Task, run: RunState, t: jax.Array) -> Clock:
+    return Clock(t, task.budget.progress(run.episodes, run.steps))
+
+
 def _start(task: Task, learner: Learner, keys: tuple[jax.Array, jax.Array], belief: Any, episode: Any) -> RunState:
     agent = learner.init(keys[0], belief)
     theta = learner.view.mean(agent.belief)
@@ -179,11 +183,11 @@ def _by_steps(task: Task, learner: Learner, plays: PlaysSteps) -> _Driver:
             fresh=begin_episode(reset_key),
         )
 
-    def step(run: RunState, t: jax.Array, active: jax.Array, drawn: StepDraw) -> tuple[RunState, Any]:
+    def step(run: RunState, clock: Clock, active: jax.Array, drawn: StepDraw) -> tuple[RunState, Any]:
         """One step in the environment, observed by the learner."""
         episode = run.episode
         env_key = jax.random.wrap_key_data(drawn.env)
-        action, _ = learner.act(run.agent, drawn.agent, episode.obs, t)
+        action, _ = learner.act(run.agent, drawn.agent, episode.obs, clock)
         happened = env.step(env_key, episode.state, action, with_model(env.nominal, episode.acting))
         if robust:
             outcomes = branch(env, env_key, episode.state, action, episode.models)
@@ -209,7 +213,7 @@ def _by_steps(task: Task, learner: Learner, plays: PlaysSteps) -> _Driver:
         )
         following = select(ended, drawn.fresh, continued)
         after = RunState(
-            agent=plays.observe(run.agent, transition, drawn.agent, t, ended, active),
+            agent=plays.observe(run.agent, transition, drawn.agent, clock, ended, active),
             episode=select(active, following, episode),
             key=run.key,
             episodes=run.episodes + ended,
@@ -224,10 +228,10 @@ def _by_steps(task: Task, learner: Learner, plays: PlaysSteps) -> _Driver:
         played = []
         for i in range(every):
             t, drawn = jax.tree.map(lambda leaf, i=i: leaf[i], (times, draws))
-            active = run.episodes < task.episodes
-            run, seen = step(run, t, active, drawn)
+            active, clock = task.budget.lasts(run.episodes, run.steps), _clock(task, run, t)
+            run, seen = step(run, clock, active, drawn)
             played.append(seen)
-        learned, fit = learner.learn(run.agent, drawn.agent, t, active, None)
+        learned, fit = learner.learn(run.agent, drawn.agent, clock, active, None)
         ended, earned = (jnp.stack(column) for column in zip(*played, strict=True))
         return dataclasses.replace(run, agent=learned), Log(ended, earned, active & (t >= plays.warm_up), fit)
 
@@ -258,14 +262,14 @@ def _by_trajectories(task: Task, learner: Learner, plays: PlaysTrajectories) -> 
         return _start(task, learner, (weights_key, steps_key), belief, None)
 
     def chunk(run: RunState, index: jax.Array) -> tuple[RunState, Log]:
-        active = run.episodes < task.episodes
+        active, clock = task.budget.lasts(run.episodes, run.steps), _clock(task, run, index)
         keys = jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(run.key), index), 4)
         state, drawn = plays.models(run.agent, keys[jnp.array([0, 3])], index)
         models = {name: jnp.tile(values, count // len(values)) for name, values in drawn.items()}
         played = play_trajectories(
-            task.env, lambda noise, obs: learner.act(state, noise, obs, index), models, keys[1], learner.draw
+            task.env, lambda noise, obs: learner.act(state, noise, obs, clock), models, keys[1], learner.draw
         )
-        learned, fit = learner.learn(state, keys[2], index, active, Played(played, drawn))
+        learned, fit = learner.learn(state, keys[2], clock, active, Played(played, drawn))
         after = RunState(
             agent=select(active, learned, run.agent),
             episode=None,

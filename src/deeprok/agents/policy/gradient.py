@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from deeprok.agents.learner import Learner, LearnerPart, Played, PlaysTrajectories, Task, View, gigabytes
+from deeprok.agents.learner import Clock, Learner, LearnerPart, Played, PlaysTrajectories, Task, View, gigabytes
 from deeprok.agents.policy.objectives import Objective
 from deeprok.agents.policy.sources import Source, draw, posterior, seek_worst, to_models, to_points, wide_source
 from deeprok.agents.policy.steps import (
@@ -140,7 +140,7 @@ def make_policy_gradient(task: Task) -> Learner:
             adversary=everywhere,
         )
 
-    def act(state: PolicyState, noise: jax.Array, obs: jax.Array, t: jax.Array) -> tuple[jax.Array, Any]:
+    def act(state: PolicyState, noise: jax.Array, obs: jax.Array, clock: Clock | None = None) -> tuple[jax.Array, Any]:
         """What the environment takes, and beside it the action as the policy drew it and the network's outputs."""
         outputs = network.apply(state.belief.theta, obs)
         drawn = distribution.draw(outputs, state.belief.log_deviation, noise)
@@ -170,11 +170,11 @@ def make_policy_gradient(task: Task) -> Learner:
         return {name: jnp.concatenate([values[: models - searched], worst[name]]) for name, values in drawn.items()}
 
     def learn(
-        state: PolicyState, key: jax.Array, iteration: jax.Array, active: jax.Array, played: Played | None
+        state: PolicyState, key: jax.Array, clock: Clock, active: jax.Array, played: Played | None
     ) -> tuple[PolicyState, Fit]:
         assert played
         returns = returns_to_go(played.steps.reward, task.discount)[0]
-        improved, loss = improve(state, played.steps, objective.weights(returns, models, iteration), key)
+        improved, loss = improve(state, played.steps, objective.weights(returns, models, clock.t), key)
         if searched:
             mean = returns.reshape(-1, models).mean(axis=0)[models - searched :]
             points = to_points(played.models, box)[models - searched :]
@@ -233,9 +233,7 @@ def make_policy_gradient(task: Task) -> Learner:
         """The source of models, fitted to trajectories of the policy on the target."""
         play_key, particle_key = jax.random.split(key)
         real = {name: jnp.full(settings.target_trajectories, value, float) for name, value in target.items()}
-        seen = play_trajectories(
-            env, lambda noise, obs: act(state, noise, obs, jnp.int32(0)), real, play_key, distribution.noise
-        )
+        seen = play_trajectories(env, lambda noise, obs: act(state, noise, obs), real, play_key, distribution.noise)
         scale = settings.target_noise * jnp.asarray(env.observation_scale)
 
         def log_likelihood(model: Model) -> jax.Array:
