@@ -139,6 +139,7 @@ NUMBERS: dict[str, list[Any]] = {
     "episodes": [0, -3, 1.5, NAN, INF, None, "7"],
     "failing_reward": [NAN, INF, "0"],
     "horizon": [0, 2.5],
+    "action_seed": [-1, 2**32, 0.5],
     "models": [0, 2.5],
     "discount": [1.0, -0.1, NAN, 2],
     "batch_size": [0, 1.5],

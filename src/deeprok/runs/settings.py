@@ -231,7 +231,9 @@ class Config(RunSettings):
         Boxes, nominal parameters and fixed models may be given as dictionaries; a whole section by its record.
         """
         config = _with_settings(self, {name: _as_text(name, value) for name, value in changes.items()})
-        config = dataclasses.replace(config, input_scale=_resolved_scale(config))
+        if config.environment != self.environment and config.input_scale == _resolved_scale(self, ()):
+            config = dataclasses.replace(config, input_scale=())  # other settings may have other observations
+        config = dataclasses.replace(config, input_scale=_resolved_scale(config, config.input_scale))
         check(config)
         return config
 
@@ -336,11 +338,11 @@ def _as_text(name: str, value: Any) -> Any:
     return _TEXTS[name](value) if name in _TEXTS and not isinstance(value, str) else value
 
 
-def _resolved_scale(config: Config) -> tuple[float, ...]:
+def _resolved_scale(config: Config, given: tuple[float, ...]) -> tuple[float, ...]:
     """A factor for each observation: as given, one for all, or one over its typical size."""
-    given = config.input_scale
     if np.ndim(given) != 1 or len(given) > 1:
         return given  # as it is, or refused by the check
+    check_fields(config.environment, "float64")  # of which the environment is made
     sizes = config.parts.environment.make(config.environment).observation_scale
     return tuple(given) * len(sizes) if given else tuple(1.0 / size for size in sizes)
 
