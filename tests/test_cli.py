@@ -31,6 +31,7 @@ from deeprok.cli import main as cli
 from deeprok.cli.main import main
 from deeprok.core.console import WordConsole
 from deeprok.core.errors import DeeprokError
+from deeprok.environments import ENVIRONMENTS
 from deeprok.estimators import KalmanConfig
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
@@ -404,8 +405,10 @@ def test_algorithms(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_envs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["environments"]) == 0
-    found = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
-    assert "cartpole" in found
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
+    titles = {line.strip(): at for at, line in enumerate(lines) if line.strip() in ENVIRONMENTS}
+    assert list(titles) == list(ENVIRONMENTS)
+    found = {line.split()[0]: line for line in lines[titles["cartpole"] : titles["deep_sea"]]}
     quantities = ["cart_mass", "pole_length", "pole_mass", "gravity", "force", "time_step", "initial_range"]
     assert set(quantities) <= set(found)
     assert all(word in found["cart_mass"] for word in ("1.5", "0.1 – 7", "kg"))

@@ -140,6 +140,7 @@ NUMBERS: dict[str, list[Any]] = {
     "steps": [-1, 1.5, "7"],
     "failing_reward": [NAN, INF, "0"],
     "horizon": [0, 2.5],
+    "action_seed": [-1, 2**32, 0.5],
     "models": [0, 2.5],
     "discount": [1.0, -0.1, NAN, 2],
     "batch_size": [0, 1.5],

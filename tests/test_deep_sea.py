@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import itertools
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from deeprok.environments import Choices, Environment, check_quantity, with_model
+from deeprok.environments import ENVIRONMENTS, Choices, Environment, check_quantity, with_model
 from deeprok.environments.base import Outcome
-from deeprok.environments.deep_sea import DeepSea, deep_sea
+from deeprok.environments.deep_sea import DeepSea, Observation, deep_sea
+from deeprok.runs.settings import make_config
 
 KEY = jax.random.key(0)
 
@@ -102,3 +104,78 @@ def test_settings_are_as_any_envs() -> None:
     for name, edges in env.box.items():
         for value in edges:
             check_quantity(env.nominal, name, value, "box")
+
+
+# --- as in bsuite ---------------------------------------------------------------------------------------------------
+
+
+def map_of(env: Environment) -> np.ndarray:
+    """[N, N] the action that goes right in each cell that can be reached, from one step; elsewhere 0."""
+    size, params = env.horizon, with_model(env.nominal, {})
+    cells = np.array([(row, column) for row in range(size) for column in range(row + 1)])
+    step = jax.jit(jax.vmap(lambda cell, action: env.step(KEY, cell, action, params), (0, None)))
+    first, second = (np.asarray(step(jnp.asarray(cells, jnp.int32), jnp.int32(a)).state)[:, 1] for a in (0, 1))
+    right = cells[:, 1] + 1
+    assert np.all((first == right) != (second == right))  # one of the two, whatever the cell
+    found = np.zeros((size, size), int)
+    found[tuple(cells.T)] = second == right
+    return found
+
+
+@pytest.mark.parametrize("observation", get_args(Observation))
+def test_a_random_map_hides_one_way_of_all(observation: Observation) -> None:
+    size = 8
+    env = deep_sea(size, observation, "random", action_seed=3)
+    best = map_of(env).diagonal()
+    assert 0 < best.sum() < size  # no constant policy finds it
+    ways = all_ways(size)
+    outcome = dive(env, ways)
+    returns = outcome.reward.sum(1)
+    (found,) = np.flatnonzero(returns > env.success_return)
+    np.testing.assert_array_equal(ways[found], best)
+    assert returns[found] == returns.max() == pytest.approx(1.0 - 0.01)
+    assert outcome.terminated[:, -1].all()
+    assert not outcome.terminated[:, :-1].any()
+
+
+def test_maps_are_fixed_by_their_seed_and_fair() -> None:
+    first, same, other = (map_of(deep_sea(30, action_map="random", action_seed=seed)) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, same)
+    below = np.tril_indices(30)
+    assert 0.4 < (first == other)[below].mean() < 0.6
+    assert 0.4 < first[below].mean() < 0.6
+    np.testing.assert_array_equal(map_of(deep_sea(30, action_seed=1)), np.tril(np.ones((30, 30), int)))
+
+
+def test_one_hot_observations_are_of_the_cell() -> None:
+    size = 5
+    env = deep_sea(size, "one_hot")
+    assert env.observation_scale == (1.0,) * size**2
+    np.testing.assert_array_equal(env.reset(KEY, env.nominal)[1], np.eye(size**2)[0])
+    outcome = dive(env, all_ways(size))
+    assert outcome.obs.dtype == np.float32
+    cells = outcome.state[:, :-1] @ [size, 1]
+    np.testing.assert_array_equal(outcome.obs[:, :-1], np.eye(size**2)[cells])
+    assert not outcome.obs[:, -1].any()  # that of the end is never acted on
+    plain = dive(deep_sea(size), all_ways(size))
+    np.testing.assert_array_equal(outcome.state, plain.state)
+    np.testing.assert_array_equal(outcome.reward, plain.reward)
+
+
+def test_settings_choose_the_version() -> None:
+    part = ENVIRONMENTS["deep_sea"]
+    env = part.make(part.settings(horizon=6, observation="one_hot", action_map="random", action_seed=5))
+    np.testing.assert_array_equal(map_of(env), map_of(deep_sea(6, action_map="random", action_seed=5)))
+    assert len(env.observation_scale) == 36
+    assert len(part.make(part.settings()).observation_scale) == 2
+
+
+def test_inputs_are_scaled_as_many_as_there_are() -> None:
+    """The command line replaces settings of a run whose inputs are those of the environment's defaults."""
+    config = make_config("ekf_dqn", env="deep_sea")
+    assert config.input_scale == (1.0,) * 2
+    changed = config.replace(observation="one_hot", horizon=4, input_scale=config.input_scale)
+    assert changed.input_scale == (1.0,) * 16
+    assert changed == make_config("ekf_dqn", env="deep_sea", observation="one_hot", horizon=4)
+    assert changed.replace(observation="coordinates", horizon=10) == config
+    assert config.replace(input_scale=(3.0, 2.0), horizon=4).input_scale == (3.0, 2.0)

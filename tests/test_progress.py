@@ -76,7 +76,7 @@ LINE: dict[str, Any] = {"returns": [20.0, 22.0], "epsilon": 0.5, "loss": 0.25}
 def test_training_says_nothing_of_time_before_trials_are_compiled(clock: Clock) -> None:
     folder = Path("run")
     config = make_config("deep_rok", episodes=100, chunk_steps=1000, horizon=200)
-    said = progress._Clock({folder: config})
+    said = progress._TimeLeft({folder: config})
 
     def report(chunk: int, **more: Any) -> tuple[str, str]:
         line = {**LINE, "returns": [0.0] * 5, "steps": 1000 * chunk, "episodes": 5 * chunk, **more}

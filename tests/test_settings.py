@@ -82,6 +82,8 @@ BASES: dict[str, dict[str, Any]] = {
 
 TARGET: dict[str, Any] = dict(acting="sampled", target="gravity=5", particles=10)
 
+DEEP_SEA: dict[str, Any] = dict(env="deep_sea")
+
 #: Another value of every setting of a run and of its parts but the estimator.
 CHANGES: dict[str, Change] = {
     "preset": Change("paper"),
@@ -91,6 +93,9 @@ CHANGES: dict[str, Change] = {
     "env": Change("deep_sea"),
     "integrator": Change("semi-implicit"),
     "failing_reward": Change(0.5),
+    "observation": Change("one_hot", DEEP_SEA),
+    "action_map": Change("random", dict(DEEP_SEA, action_seed=1)),
+    "action_seed": Change(1, dict(DEEP_SEA, action_map="random")),
     "horizon": Change(5),
     "nominal": Change("gravity=5"),
     "box": Change("pole_length=0.3:1.4,cart_mass=0.1:7"),
@@ -517,6 +522,17 @@ def test_every_setting_changes_what_is_computed(algorithm: str, earlier_run: Non
         if not differ(base, other, [SHOWS[name]] if name in SHOWS else [stored, agent, chunk]):
             ineffective.append(name)
     assert ineffective == []
+
+
+@pytest.mark.parametrize("env", ENVIRONMENTS)
+def test_every_setting_of_an_environment_changes_what_is_computed(env: str) -> None:
+    """Those that Cart-Pole, on which the others are tested, has not."""
+    known = {field.name for field in dataclasses.fields(ENVIRONMENTS["cartpole"].settings)}
+    for name in {field.name for field in dataclasses.fields(ENVIRONMENTS[env].settings)} - known:
+        change = change_of("rtd_dqn", name)
+        base = base_of("rtd_dqn", change)
+        assert base.env == env
+        assert differ(base, changed(base, name, change.value), [chunk]), name
 
 
 @every_algorithm

@@ -1,23 +1,27 @@
 """Deep sea: a benchmark for exploration with a sparse reward.
 
 I. Osband, B. Van Roy, D. Russo and Z. Wen, "Deep exploration via randomized value functions",
-Journal of Machine Learning Research, 2019. There the meaning of the actions is drawn anew for each
-cell and the observation is one-hot; here the actions mean the same everywhere and the observation is two numbers, so
-that a constant policy solves it.
+Journal of Machine Learning Research, 2019. There, and in bsuite, the meaning of the actions is drawn for each cell and
+the observation is one-hot. Here that can be set; by default the actions mean the same everywhere and the observation is
+two numbers, so that a constant policy solves it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from deeprok.core.fields import Count
+from deeprok.core.fields import Count, Seed
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import Environment, EnvironmentPart, EpisodeSettings, Outcome, quantity
 from deeprok.environments.spaces import Choices
+
+Observation = Literal["coordinates", "one_hot"]
+ActionMap = Literal["fixed", "random"]
 
 
 @pytree_dataclass
@@ -28,7 +32,12 @@ class DeepSea:
     move_cost: Any = quantity(0.01, "", "cost of going right in every step, all of them together")
 
 
-def deep_sea(horizon: int = 10) -> Environment:
+def deep_sea(
+    horizon: int = 10,
+    observation: Observation = "coordinates",
+    action_map: ActionMap = "fixed",
+    action_seed: int = 0,
+) -> Environment:
     """Dive through N rows of N cells: each step leads one row down, to the left (0) or to the right (1).
 
     Who goes right in all N steps finds the treasure. Going left is free, going right costs the N-th
@@ -37,10 +46,18 @@ def deep_sea(horizon: int = 10) -> Environment:
 
     Args:
       horizon: N, rows and columns. The last row's step terminates the episode.
+      observation: `coordinates`, two numbers between −1 and 1, or `one_hot`, N² numbers: 1 for the cell and 0 for the
+        others. As in bsuite, all of them are 0 once the episode is over.
+      action_map: `fixed`, or `random`: for each cell it is drawn once which of the two actions goes right.
+      action_seed: seed of that drawing.
     """
+    exchanged = np.random.default_rng(action_seed).integers(0, 2, (horizon, horizon)) == 1  # where action 0 goes right
 
     def observe(cell: jax.Array) -> jax.Array:
-        return cell * (2.0 / horizon) - 1.0
+        if observation == "coordinates":
+            return cell * (2.0 / horizon) - 1.0
+        # One row more, which is cut off: that of the end.
+        return jnp.zeros((horizon + 1, horizon + 1)).at[tuple(cell)].set(1.0)[:horizon, :horizon].ravel()
 
     def reset(key: jax.Array, params: DeepSea) -> tuple[jax.Array, jax.Array]:
         del key, params
@@ -51,6 +68,8 @@ def deep_sea(horizon: int = 10) -> Environment:
         del key
         row, column = state
         right = action == 1
+        if action_map == "random":
+            right = right != jnp.asarray(exchanged)[row, column]
         # Never beyond the row's number, so that only going right in all N steps leads to column N.
         below = jnp.stack([row + 1, jnp.maximum(column + jnp.where(right, 1, -1), 0)])
         found = jnp.all(below == horizon)
@@ -65,8 +84,8 @@ def deep_sea(horizon: int = 10) -> Environment:
         step=step,
         nominal=DeepSea(),
         box={"treasure": (0.5, 1.5)},
-        observation_scale=(1.0, 1.0),
-        actions=Choices(("left", "right")),
+        observation_scale=(1.0,) * (2 if observation == "coordinates" else horizon**2),
+        actions=Choices(("left", "right") if action_map == "fixed" else ("first", "second")),
         horizon=horizon,
         success_return=0.5 * DeepSea().treasure,
     )
@@ -78,11 +97,17 @@ class DeepSeaSettings(EpisodeSettings):
 
     horizon: Count = 10
     """Rows and columns, and so steps in an episode."""
+    observation: Observation = "coordinates"
+    """What is seen of a cell: two `coordinates`, or a number for each cell, `one_hot`, as in bsuite."""
+    action_map: ActionMap = "fixed"
+    """Whether action 1 goes right in every cell (`fixed`), or in a `random` half of them, as in bsuite."""
+    action_seed: Seed = 0
+    """Seed of the random action map."""
 
 
 PART = EnvironmentPart(
     settings=DeepSeaSettings,
-    make=lambda settings: deep_sea(settings.horizon),
+    make=lambda settings: deep_sea(settings.horizon, settings.observation, settings.action_map, settings.action_seed),
     presets={
         ("tuned", "q_learning"): {
             "episodes": 500,

@@ -15,7 +15,7 @@ from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import Environment, EnvironmentPart, EpisodeSettings, Outcome, quantity
 from deeprok.environments.spaces import Interval
 
-_SPEED_LIMIT = 8.0
+SPEED_LIMIT = 8.0  # rad/s
 
 
 @pytree_dataclass
@@ -29,6 +29,31 @@ class Pendulum:
     time_step: Any = quantity(0.05, "s", "time between two decisions")
 
 
+def observe(state: jax.Array) -> jax.Array:
+    """What is seen of a rod's angle and speed."""
+    angle, speed = state
+    return jnp.stack([jnp.cos(angle), jnp.sin(angle), speed])
+
+
+def start_anywhere(key: jax.Array) -> jax.Array:
+    """A rod at any angle, that turns at up to 1 rad/s either way."""
+    return jax.random.uniform(key, (2,), minval=-1.0) * jnp.array([math.pi, 1.0])
+
+
+def from_upright(angle: jax.Array) -> jax.Array:
+    """The same angle between −π and π."""
+    return jnp.mod(angle + math.pi, 2 * math.pi) - math.pi
+
+
+def swing(state: jax.Array, torque: jax.Array, params: Pendulum) -> jax.Array:
+    """The rod's angle and speed after a step in which the motor gives this torque."""
+    angle, speed = state
+    pull = 3.0 * params.gravity / (2.0 * params.length) * jnp.sin(angle)
+    push = 3.0 / (params.mass * params.length**2) * torque
+    new_speed = jnp.clip(speed + (pull + push) * params.time_step, -SPEED_LIMIT, SPEED_LIMIT)
+    return jnp.stack([angle + new_speed * params.time_step, new_speed])
+
+
 def pendulum(horizon: int = 200) -> Environment:
     """Swing a rod up and hold it there, by a torque between −1 and 1 times the motor's largest.
 
@@ -38,25 +63,17 @@ def pendulum(horizon: int = 200) -> Environment:
       horizon: steps after which an episode is cut off.
     """
 
-    def observe(state: jax.Array) -> jax.Array:
-        angle, speed = state
-        return jnp.stack([jnp.cos(angle), jnp.sin(angle), speed])
-
     def reset(key: jax.Array, params: Pendulum) -> tuple[jax.Array, jax.Array]:
         del params
-        state = jax.random.uniform(key, (2,), minval=-1.0) * jnp.array([math.pi, 1.0])
+        state = start_anywhere(key)
         return state, observe(state)
 
     def step(key: jax.Array, state: jax.Array, action: jax.Array, params: Pendulum) -> Outcome:
         del key  # the physics is deterministic
         angle, speed = state
         torque = params.torque * jnp.clip(action[0], -1.0, 1.0)
-        upright = jnp.mod(angle + math.pi, 2 * math.pi) - math.pi
-        cost = upright**2 + 0.1 * speed**2 + 0.001 * torque**2
-        pull = 3.0 * params.gravity / (2.0 * params.length) * jnp.sin(angle)
-        push = 3.0 / (params.mass * params.length**2) * torque
-        new_speed = jnp.clip(speed + (pull + push) * params.time_step, -_SPEED_LIMIT, _SPEED_LIMIT)
-        new_state = jnp.stack([angle + new_speed * params.time_step, new_speed])
+        cost = from_upright(angle) ** 2 + 0.1 * speed**2 + 0.001 * torque**2
+        new_state = swing(state, torque, params)
         return Outcome(state=new_state, obs=observe(new_state), reward=-cost, terminated=jnp.array(False))
 
     return Environment(

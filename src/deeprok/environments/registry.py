@@ -6,10 +6,14 @@ from deeprok.environments.base import EnvironmentPart, as_part
 ENVIRONMENTS: Registry[EnvironmentPart] = Registry(
     "environment",
     {
+        "acrobot": "deeprok.environments.acrobot:PART",
         "cartpole": "deeprok.environments.cartpole:PART",
         "deep_sea": "deeprok.environments.deep_sea:PART",
         "ferry": "deeprok.environments.ferry:PART",
+        "hard_cartpole": "deeprok.environments.hard_cartpole:PART",
+        "mountain_car": "deeprok.environments.mountain_car:PART",
         "pendulum": "deeprok.environments.pendulum:PART",
+        "swing_up": "deeprok.environments.swing_up:PART",
     },
     as_part,
 )

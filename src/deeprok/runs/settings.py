@@ -242,9 +242,11 @@ class Config(RunSettings):
         Boxes, nominal parameters and fixed models may be given as dictionaries; a whole section by its record. One of
         episodes and steps given alone replaces the other's limit.
         """
-        changes = {name: _as_text(name, value) for name, value in changes.items()}
+changes = {name: _as_text(name, value) for name, value in changes.items()}
         config = _with_settings(self, other_limit(changes) | changes)
-        config = dataclasses.replace(config, input_scale=_resolved_scale(config))
+        if config.environment != self.environment and config.input_scale == _resolved_scale(self, ()):
+            config = dataclasses.replace(config, input_scale=())  # other settings may have other observations
+        config = dataclasses.replace(config, input_scale=_resolved_scale(config, config.input_scale))
         check(config)
         return config
 
@@ -355,11 +357,11 @@ def _as_text(name: str, value: Any) -> Any:
     return _TEXTS[name](value) if name in _TEXTS and not isinstance(value, str) else value
 
 
-def _resolved_scale(config: Config) -> tuple[float, ...]:
+def _resolved_scale(config: Config, given: tuple[float, ...]) -> tuple[float, ...]:
     """A factor for each observation: as given, one for all, or one over its typical size."""
-    given = config.input_scale
     if np.ndim(given) != 1 or len(given) > 1:
         return given  # as it is, or refused by the check
+    check_fields(config.environment, "float64")  # of which the environment is made
     sizes = config.parts.environment.make(config.environment).observation_scale
     return tuple(given) * len(sizes) if given else tuple(1.0 / size for size in sizes)
 
