@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from deeprok.environments import Choices, Environment, Outcome, pytree_dataclass, quantity
+from deeprok.environments import Axis, Choices, Environment, Outcome, StateGrid, pytree_dataclass, quantity
 
 
 @pytree_dataclass
@@ -45,4 +45,5 @@ SLIDER = Environment(
     actions=Choices(("left", "right")),
     horizon=100,
     success_return=95.0,
+    grid=StateGrid((Axis("position", -1.0, 1.0, 81), Axis("velocity", -4.0, 4.0, 81))),  # for `deeprok screen`
 )

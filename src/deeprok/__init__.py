@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from deeprok.evaluation.export import export
     from deeprok.evaluation.grid import evaluate
     from deeprok.evaluation.result import Evaluation
+    from deeprok.evaluation.screening.result import Screening
+    from deeprok.evaluation.screening.screen import screen
     from deeprok.evaluation.trained import Run, load
     from deeprok.runs.settings import Config, make_config
     from deeprok.tabular.solution import solve
@@ -33,6 +35,7 @@ __all__ = [
     "GradientConfig",
     "KalmanConfig",
     "Run",
+    "Screening",
     "calibrate",
     "evaluate",
     "export",
@@ -40,6 +43,7 @@ __all__ = [
     "make_config",
     "plot",
     "resume",
+    "screen",
     "solve",
     "train",
 ]
@@ -54,12 +58,14 @@ _MODULES = {
     "GradientConfig": "estimators",
     "KalmanConfig": "estimators",
     "Run": "evaluation.trained",
+    "Screening": "evaluation.screening.result",
     "calibrate": "evaluation.calibration",
     "evaluate": "evaluation.grid",
     "export": "evaluation.export",
     "load": "evaluation.trained",
     "make_config": "runs.settings",
     "resume": "training.jobs",
+    "screen": "evaluation.screening.screen",
     "solve": "tabular.solution",
     "train": "training.train",
 }

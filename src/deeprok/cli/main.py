@@ -18,6 +18,7 @@ from deeprok.core.errors import DeeprokError, unknown
 CACHE = "--cache"
 #: Each is a module beside this one, with `run` and `options`; it is imported when it is asked for.
 COMMANDS = {
+    "screen": "tell before training whether robustness can pay",
     "train": "train an agent, or go on with a run",
     "evaluate": "map where a trained policy works",
     "plot": "draw where policies work, and how they learned",

@@ -17,7 +17,16 @@ import numpy as np
 from deeprok.core.errors import DeeprokError
 from deeprok.core.fields import Count
 from deeprok.core.pytree import pytree_dataclass
-from deeprok.environments.base import Environment, EnvironmentPart, EpisodeSettings, Outcome, branch, quantity
+from deeprok.environments.base import (
+    Axis,
+    Environment,
+    EnvironmentPart,
+    EpisodeSettings,
+    Outcome,
+    StateGrid,
+    branch,
+    quantity,
+)
 from deeprok.environments.spaces import Choices
 
 _FAR_BANK = 4  # the near bank is row 0; between them is water
@@ -84,6 +93,11 @@ def ferry(horizon: int = 40) -> Environment:
         actions=Choices(("upstream", "across", "downstream")),
         horizon=horizon,
         success_return=0.0,
+        grid=StateGrid(
+            axes=(Axis("row", 0, _FAR_BANK - 1, _FAR_BANK), Axis("place", 0, _FALLS - 1, _FALLS)),
+            to_state=lambda coordinates: jnp.round(coordinates).astype(jnp.int32),
+            from_state=lambda cell: cell.astype(float),
+        ),
     )
 
 
