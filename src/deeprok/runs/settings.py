@@ -242,7 +242,7 @@ class Config(RunSettings):
         Boxes, nominal parameters and fixed models may be given as dictionaries; a whole section by its record. One of
         episodes and steps given alone replaces the other's limit.
         """
-changes = {name: _as_text(name, value) for name, value in changes.items()}
+        changes = {name: _as_text(name, value) for name, value in changes.items()}
         config = _with_settings(self, other_limit(changes) | changes)
         if config.environment != self.environment and config.input_scale == _resolved_scale(self, ()):
             config = dataclasses.replace(config, input_scale=())  # other settings may have other observations
