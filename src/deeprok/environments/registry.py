@@ -9,7 +9,10 @@ ENVIRONMENTS: Registry[EnvironmentPart] = Registry(
         "cartpole": "deeprok.environments.cartpole:PART",
         "deep_sea": "deeprok.environments.deep_sea:PART",
         "ferry": "deeprok.environments.ferry:PART",
+        "market": "deeprok.environments.market:PART",
         "pendulum": "deeprok.environments.pendulum:PART",
+        "road": "deeprok.environments.road:PART",
+        "rocket": "deeprok.environments.rocket:PART",
     },
     as_part,
 )
