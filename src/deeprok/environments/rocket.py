@@ -17,10 +17,10 @@ from deeprok.environments.base import Axis, Environment, EnvironmentPart, Episod
 from deeprok.environments.spaces import Choices
 
 _CEILING = 120.0  # altitude at which the rocket is lost, in m
-_ALTITUDES = (40.0, 80.0)  # of starts, in m
-_SPEEDS = (-5.0, 0.0)  # of starts, in m/s
+_ALTITUDES = (5.0, 80.0)  # of starts, in m
+_SPEEDS = (-2.0, 0.0)  # of starts, in m/s; slow enough for the weakest engine to brake from
 _SOFT = 2.0  # largest speed of a landing, in m/s
-_STEP_COST = 0.002
+_STEP_COST = 0.005
 
 
 @pytree_dataclass
@@ -36,13 +36,13 @@ def rocket(horizon: int = 200) -> Environment:
     """Land a falling rocket softly: engine off (0) or on (1).
 
     Touching down at 2 m/s or less is a landing and earns 1, faster is a crash and costs 1, as does leaving upwards at
-    120 m. Every other step costs 0.002.
+    120 m. Every other step costs 0.005.
 
-    The pilot observes the altitude, its root and the vertical speed: the speed from which a rocket can
-    just brake is proportional to the root.
+    The pilot observes the altitude, its root and the vertical speed: the speed from which a rocket can just brake is
+    proportional to the root.
 
     Args:
-      horizon: steps after which an episode is cut off.
+      horizon: steps after which an episode is cut off. A landing counts as success within the first 200.
     """
 
     def observe(state: jax.Array) -> jax.Array:
