@@ -1,0 +1,93 @@
+"""A rocket that lands upright on its engine, whose thrust and weight are not known.
+
+Landing needs the right moment to brake: a rocket that pulls strongly must brake late, or it rises again, and a weak one
+early, or it crashes. Whoever knows the parameters lands. Against a nature that may choose other parameters in every
+step no policy lands for certain, so that the minimum over the box in every step teaches nothing but to stay in the air.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from deeprok.core.pytree import pytree_dataclass
+from deeprok.environments.base import Axis, Environment, EnvironmentPart, EpisodeSettings, Outcome, StateGrid, quantity
+from deeprok.environments.spaces import Choices
+
+_CEILING = 120.0  # altitude at which the rocket is lost, in m
+_ALTITUDES = (5.0, 80.0)  # of starts, in m
+_SPEEDS = (-2.0, 0.0)  # of starts, in m/s; slow enough for the weakest engine to brake from
+_SOFT = 2.0  # largest speed of a landing, in m/s
+_STEP_COST = 0.005
+
+
+@pytree_dataclass
+class Rocket:
+    """The parameters of a rocket with one engine."""
+
+    thrust: Any = quantity(16.0, "m/s²", "acceleration by the engine")
+    gravity: Any = quantity(9.8, "m/s²", "gravitational acceleration")
+    time_step: Any = quantity(0.2, "s", "time between two decisions")
+
+
+def rocket(horizon: int = 200) -> Environment:
+    """Land a falling rocket softly: engine off (0) or on (1).
+
+    Touching down at 2 m/s or less is a landing and earns 1, faster is a crash and costs 1, as does leaving upwards at
+    120 m. Every other step costs 0.005.
+
+    The pilot observes the altitude, its root and the vertical speed: the speed from which a rocket can just brake is
+    proportional to the root.
+
+    Args:
+      horizon: steps after which an episode is cut off. A landing counts as success within the first 200.
+    """
+
+    def observe(state: jax.Array) -> jax.Array:
+        altitude, speed = state
+        return jnp.stack([altitude, jnp.sqrt(jnp.maximum(altitude, 0.0)), speed])
+
+    def reset(key: jax.Array, params: Rocket) -> tuple[jax.Array, jax.Array]:
+        del params
+        low, high = jnp.array([_ALTITUDES, _SPEEDS]).T
+        state = low + (high - low) * jax.random.uniform(key, (2,))
+        return state, observe(state)
+
+    def step(key: jax.Array, state: jax.Array, action: jax.Array, params: Rocket) -> Outcome:
+        del key  # the physics is deterministic
+        altitude, speed = state
+        acceleration = jnp.where(action == 1, params.thrust, 0.0) - params.gravity
+        new_speed = speed + params.time_step * acceleration
+        new_altitude = altitude + params.time_step * 0.5 * (speed + new_speed)
+        down = new_altitude <= 0.0
+        # Energy gives the speed at the ground, which is reached within the step.
+        impact = jnp.sqrt(jnp.maximum(speed**2 - 2.0 * acceleration * altitude, 0.0))
+        landed = down & (impact <= _SOFT)
+        # Written as "not within", so that a state that is not a number counts as a failure.
+        flying = (new_altitude > 0.0) & (new_altitude < _CEILING)
+        reward = jnp.where(landed, 1.0, jnp.where(flying, -_STEP_COST, -1.0)).astype(state.dtype)
+        new_state = jnp.stack([new_altitude, new_speed]).astype(state.dtype)
+        return Outcome(state=new_state, obs=observe(new_state), reward=reward, terminated=~flying)
+
+    return Environment(
+        name="rocket",
+        reset=reset,
+        step=step,
+        nominal=Rocket(),
+        box={"thrust": (12.0, 20.0), "gravity": (8.0, 11.5)},
+        observation_scale=(50.0, 5.0, 10.0),
+        actions=Choices(("off", "on")),
+        horizon=horizon,
+        success_return=0.0,
+        # The root of the altitude, so that points lie densest where the rocket lands.
+        grid=StateGrid(
+            (Axis("root of altitude", 0.0, _CEILING**0.5, 161), Axis("speed", -40.0, 20.0, 241)),
+            to_state=lambda coordinates: coordinates * jnp.stack([coordinates[0], jnp.ones(())]),
+            from_state=lambda state: jnp.stack([jnp.sqrt(jnp.maximum(state[0], 0.0)), state[1]]),
+        ),
+    )
+
+
+PART = EnvironmentPart(settings=EpisodeSettings, make=lambda settings: rocket(settings.horizon))
