@@ -32,6 +32,17 @@ def test_needs_no_jax(command: str) -> None:
     assert done.stdout.splitlines()[-1] == "set()"
 
 
+def test_solve_imports_only_what_it_needs() -> None:
+    """Not what learns, nor what draws; typeguard is what tyro imports for some types of options."""
+    words = ["solve", "river_swim", "--radius", "0.1"]
+    needless = {"deeprok.runs.folder", "deeprok.estimators", "deeprok.agents", "optax", "scipy", "typeguard"}
+    needless |= {"matplotlib", "pandas"}
+    code = f"import sys; from deeprok.cli.main import main; main({words}); print(sys.modules.keys() & {needless})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "exact" in done.stdout
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
 # --- which folder --------------------------------------------------------------------------------------
 
 
