@@ -269,7 +269,7 @@ def said_of(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
         ),
         (
             ("dqn", "--env", "own_parts:SWAG"),
-            "env is 'own_parts:SWAG', but that object is of type Part; it must be an Environment or an "
+            "env is 'own_parts:SWAG', but that object is of type EstimatorPart; it must be an Environment or an "
             "EnvironmentPart",
         ),
         (
@@ -282,7 +282,7 @@ def said_of(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
         ),
         (
             ("own_parts:SWAG",),
-            "algorithm is 'own_parts:SWAG', but that object is of type Part; it must be an Algorithm",
+            "algorithm is 'own_parts:SWAG', but that object is of type EstimatorPart; it must be an Algorithm",
         ),
         (
             ("nowhere:ROW",),
@@ -313,7 +313,7 @@ def said_of(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
         ),
         (
             ("rows:NO_ESTIMATOR",),
-            "estimator is 'own_parts:HAZARD', but that object is of type AmbiguitySet; it must be a Part",
+            "estimator is 'own_parts:HAZARD', but that object is of type AmbiguitySet; it must be an EstimatorPart",
         ),
         (
             ("rows:MIXED",),

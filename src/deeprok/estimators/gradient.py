@@ -15,7 +15,7 @@ import optax
 
 from deeprok.core.fields import Positive
 from deeprok.core.pytree import pytree_dataclass, select
-from deeprok.estimators.base import Estimator, Fit, Observation, Part, lower_rate, memory_of_vectors
+from deeprok.estimators.base import Estimator, EstimatorPart, Fit, Observation, lower_rate, memory_of_vectors
 
 Optimizer = Literal["adam", "sgd"]
 
@@ -64,7 +64,7 @@ class GradientConfig:
     """Adam, or plain SGD as in Algorithm 1 of the paper."""
 
 
-PART = Part(
+PART = EstimatorPart(
     settings=GradientConfig,
     make=lambda settings, context: gradient(settings.optimizer, settings.learning_rate),
     presets={"paper": GradientConfig(), "tuned": GradientConfig(learning_rate=1e-4)},

@@ -36,7 +36,7 @@ from deeprok.core.fields import (
 )
 from deeprok.core.files import as_tuples, parse_json
 from deeprok.environments import ENVIRONMENTS, Environment, EnvironmentPart, with_model
-from deeprok.estimators import ESTIMATORS, Part
+from deeprok.estimators import ESTIMATORS, EstimatorPart
 from deeprok.runs import format3
 from deeprok.uncertainty.models import (
     Box,
@@ -117,7 +117,7 @@ class Parts(NamedTuple):
     layers: NetworkPart
     learner: LearnerPart
     target: TargetPart
-    estimator: Part | None
+    estimator: EstimatorPart | None
 
 
 SECTIONS = Parts._fields
