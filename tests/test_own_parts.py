@@ -322,6 +322,15 @@ def said_of(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
         ),
         (("own_parts:SOFT_SWAG", "--averaging", "1.5"), "averaging is 1.5; it must be above 0 and below 1"),
         (("own_parts:SOFT_SWAG", "--averaging", "much"), "--averaging is 'much'; it must be a number"),
+        (
+            ("own_parts:SOFT_SWAG", "--averagign", "0.2"),
+            "unknown option '--averagign': did you mean '--averaging'? 'deeprok train own_parts:SOFT_SWAG --help' "
+            "lists them all",
+        ),
+        (
+            ("dqn", *DRIFT, "--widht", "2"),
+            "unknown option '--widht': did you mean '--width'? 'deeprok train dqn --help' lists them all",
+        ),
         (("own_parts:SOFT_SWAG", "--omega", "0"), "omega is 0.0; it must be a positive number"),
         (
             ("own_parts:SOFT_SWAG", "--robust-level=-1"),

@@ -22,6 +22,8 @@ from typing import Any
 
 #: The environment variable that moves the cache to another folder, or switches it off.
 VARIABLE = "DEEPROK_CACHE"
+#: The option of every command that does the same.
+OPTION = "--cache"
 OFF = "off"
 
 _COMPILED = "compiled"
