@@ -103,6 +103,11 @@ DRIFT = EnvironmentPart(
 CALM = drift(width=2.0)._replace(name="calm")
 
 
+def calm(horizon: int = 20) -> Environment:
+    """The same for any horizon, on which depends what a success is."""
+    return drift(width=2.0, horizon=horizon)
+
+
 # --- an ambiguity set ----------------------------------------------------------------------------------
 
 
