@@ -295,7 +295,7 @@ def damage_words(text: str, rng: Rng) -> str:
 # --- what there is to damage, and who reads it ---------------------------------------------------------
 
 N = 9  # weights of the network 4-1-2
-TINY: dict[str, Any] = dict(hidden=(1,), input_scale=(1.0,) * 4, episodes=4, replay_size=6, snapshot_every=2)
+TINY: dict[str, Any] = dict(hidden=(1,), input_scale=(1.0,) * 4, episodes=4, replay_size=10, snapshot_every=2)
 EXAM = Exam(10, lengths=5, beyond=2, curve=2)
 
 
