@@ -134,6 +134,8 @@ def _train_runs(name: Path, folders: Sequence[Path], count: int | None, train: C
         return all(progress_of(folder)[1] >= config.episodes for folder, config in configs.items())
 
     if finished():
+        for folder in folders:
+            runs.verify_checkpoint(folder)
         streams.err.print(f"{name} is finished: nothing to do", highlight=False, markup=False)
     else:
         for warning in {config.make_learner().warning for config in configs.values()} - {None}:
