@@ -45,6 +45,19 @@ def test_solve_imports_only_what_it_needs() -> None:
     assert done.stdout.splitlines()[-1] == "set()"
 
 
+def test_nothing_is_collected_at_exit() -> None:
+    """With JAX imported that takes a quarter of a second."""
+    code = """
+import atexit, gc, sys
+atexit.register(lambda: print(gc.get_freeze_count() > len(gc.get_objects())))
+from deeprok.cli.main import program
+sys.argv = ["deeprok", "--version"]
+sys.exit(program())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "True"
+
+
 # --- which folder --------------------------------------------------------------------------------------
 
 

@@ -96,6 +96,7 @@ def program() -> int:
     gc.set_threshold(100_000, 20, 100)
     code = main()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done: one more Ctrl-C must not change the exit code
+    gc.freeze()  # or Python looks through all that ends with the process, which takes a fifth of a start as well
     return code
 
 
