@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,8 @@ from deeprok.tabular.layout import Block, Columns, Table, join, restrict
 from deeprok.tabular.s_rectangular import by_tangents, of_policy_by_tangents
 from deeprok.uncertainty.sets import AmbiguitySet, Tangent, WorstCase
 from deeprok.uncertainty.sets.shared_budget import Shared
+
+T = TypeVar("T")
 
 #: Successors that may get mass: the nominal ones, all listed ones, nominal ones and the worst state, or all states.
 Candidates = Literal["nominal", "listed", "worst", "every"]
@@ -108,7 +111,7 @@ class Operator:
                 found = self.backup_chunk(chunk, ahead, policy)
                 return found.q, found.shared
 
-            found = [jax.lax.map(of_chunk, block) for block in table.blocks]
+            found = [_over_chunks(of_chunk, block) for block in table.blocks]
             q = join([q for q, _ in found], table.position, -jnp.inf)
             if rules.shared:
                 values, mixed = (join([shared[i] for _, shared in found if shared], table.position) for i in (0, 1))
@@ -160,6 +163,14 @@ class Operator:
         flat = table.columns.reshape(len(ahead), -1)
         worst = rules.set.worst_values(flat, rules.sign * ahead, table.radius.reshape(-1)).reshape(table.reward.shape)
         return jnp.where(table.valid, table.reward + rules.sign * worst, -jnp.inf)
+
+
+def _over_chunks(of_chunk: Callable[[Block], T], block: Block) -> T:
+    """`jax.lax.map`, but a single chunk needs no loop, which takes time to trace and to compile."""
+    if len(block.state) > 1:
+        return jax.lax.map(of_chunk, block)
+    only = jax.tree.map(lambda x: x.reshape(x.shape[1:]), block)
+    return jax.tree.map(lambda x: x.reshape(1, *x.shape), of_chunk(only))
 
 
 def _backup_row(
