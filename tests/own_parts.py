@@ -37,7 +37,7 @@ from deeprok.core.fields import Count, InnerFraction, Positive, at_least
 from deeprok.core.pytree import pytree_dataclass, select
 from deeprok.environments import Choices, Environment, EnvironmentPart, EpisodeSettings, Model, Outcome, quantity
 from deeprok.environments.base import Transition
-from deeprok.estimators import Context, Estimator, Fit, Observation, Part, Posterior
+from deeprok.estimators import Context, Estimator, EstimatorPart, Fit, Observation, Posterior
 from deeprok.estimators.base import lower_rate, memory_of_vectors
 from deeprok.uncertainty import SETS, AmbiguitySet, WorstCase, sample_box
 from deeprok.uncertainty.sets.base import radius_check
@@ -101,6 +101,11 @@ DRIFT = EnvironmentPart(
 
 #: Without settings of its own an environment needs no part: only its horizon can be set.
 CALM = drift(width=2.0)._replace(name="calm")
+
+
+def calm(horizon: int = 20) -> Environment:
+    """The same for any horizon, on which depends what a success is."""
+    return drift(width=2.0, horizon=horizon)
 
 
 # --- an ambiguity set ----------------------------------------------------------------------------------
@@ -247,7 +252,7 @@ def make_swag(settings: SwagSettings, context: Context) -> Estimator:
     return swag(settings.learning_rate, settings.averaging)
 
 
-SWAG = Part(
+SWAG = EstimatorPart(
     settings=SwagSettings,
     make=make_swag,
     presets={"tuned": SwagSettings(learning_rate=0.05)},

@@ -330,6 +330,7 @@ def test_memory_is_counted_by_blocks(covariance: str) -> None:
         ({"nominal": "cart_mass=-1"}, "nominal gives cart_mass the value -1"),
         ({"fixed_models": "cart_mass"}, "fixed_models: 'cart_mass' can't be read"),
         ({"train_every": 4, "chunk_steps": 3}, "chunk_steps is 3"),
+        ({"replay_size": 9}, "batch_size is 10; it must be at most replay_size, which is 9, or a mini-batch would"),
         ({"estimator": GradientConfig()}, "estimator"),
     ],
 )

@@ -24,6 +24,7 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
+from finished_runs import write_run
 from test_config import OLD_RUNS, old_json
 
 from deeprok.agents.network import MLP
@@ -36,6 +37,7 @@ from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import make_config
 from deeprok.tabular import read_csv
+from deeprok.training import jobs
 from deeprok.training.loop import templates
 from deeprok.training.scan import make_program
 from studies.exam import CONDITIONS, Exam, read_scores
@@ -295,7 +297,7 @@ def damage_words(text: str, rng: Rng) -> str:
 # --- what there is to damage, and who reads it ---------------------------------------------------------
 
 N = 9  # weights of the network 4-1-2
-TINY: dict[str, Any] = dict(hidden=(1,), input_scale=(1.0,) * 4, episodes=4, replay_size=6, snapshot_every=2)
+TINY: dict[str, Any] = dict(hidden=(1,), input_scale=(1.0,) * 4, episodes=4, replay_size=10, snapshot_every=2)
 EXAM = Exam(10, lengths=5, beyond=2, curve=2)
 
 
@@ -607,3 +609,22 @@ def test_every_bit_of_a_checkpoint_counts(originals: Originals, tmp_path: Path) 
         path.write_bytes(changed)
         with pytest.raises(DeeprokError, match="damaged"):
             checkpoint.load(path, "run", originals.template[0])
+
+
+def test_a_finished_run_with_damaged_weights_is_not_resumed_in_silence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There is nothing to train, and so nobody else would read them."""
+    folder = write_run(tmp_path / "run")
+    assert main(["train", "--resume", str(folder)]) == 0
+    assert "is finished: nothing to do" in " ".join(capsys.readouterr().err.split())
+    path = folder / runs.CHECKPOINT
+    data = bytearray(path.read_bytes())
+    end = 8 + int.from_bytes(data[:8], "little")
+    data[end + json.loads(data[8:end])["best.belief.theta"]["data_offsets"][0]] ^= 1
+    path.write_bytes(data)
+    said = f"{path} is damaged: 'best.belief.theta' is not what was written; train the run again"
+    assert main(["train", "--resume", str(folder)]) == 2
+    assert " ".join(capsys.readouterr().err.split()) == f"deeprok: {said}"
+    with pytest.raises(DeeprokError, match="is damaged"):
+        jobs.resume([folder])

@@ -127,6 +127,7 @@ def test_nominal_is_the_papers() -> None:
     assert (env.nominal.pole_length, env.nominal.cart_mass) == (0.5, 1.5)
     assert env.box == {"pole_length": (0.2, 1.4), "cart_mass": (0.1, 7.0)}
     assert (env.horizon, env.success_return) == (200, 195.0)
+    assert part.make(part.settings(horizon=80)).success_return == 78.0  # no return is above 80
 
 
 FALLING = {

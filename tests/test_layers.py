@@ -24,6 +24,7 @@ TABULAR = ("tabular", "core", "uncertainty", "plot")
 LATE_IMPORTS = {
     ("deeprok.cli.main", "deeprok.cli.streams"): "start-up: rich is for what is printed",
     ("deeprok.cli.main", "deeprok.cli.options"): "start-up: tyro is for commands with options",
+    ("deeprok.cli.solve", "deeprok.plot"): "start-up: figures are for sweeps, and read runs, with all that learns",
     ("deeprok.cli.main", "deeprok"): "the version, which is looked up when it is asked for",
 }
 #: Modules that import by a name which they compute -> why.

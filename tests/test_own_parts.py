@@ -199,6 +199,15 @@ def test_a_plain_environment_has_a_horizon_to_be_set(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err.strip() == f"deeprok: {said}"
 
 
+def test_an_environment_may_be_a_function_of_the_horizon() -> None:
+    """So that what depends on it is right for each; of an `Environment` only the horizon itself is replaced."""
+    envs = {name: make_config("dqn", env=f"own_parts:{name}", horizon=10).make_env() for name in ("calm", "CALM")}
+    assert [env.horizon for env in envs.values()] == [10, 10]
+    assert [env.success_return for env in envs.values()] == [9.0, 18.0]
+    usual = make_config("dqn", env="own_parts:calm").make_env()
+    assert (usual.horizon, usual.success_return) == (20, 18.0)
+
+
 def test_presets_of_own_parts_are_used() -> None:
     tuned = make_config("own_parts:SOFT_SWAG", env="own_parts:DRIFT")
     assert (tuned.estimator.learning_rate, tuned.target.omega, tuned.target.robust_set) == (0.05, 8, "own_parts:HAZARD")
@@ -269,8 +278,12 @@ def said_of(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
         ),
         (
             ("dqn", "--env", "own_parts:SWAG"),
-            "env is 'own_parts:SWAG', but that object is of type Part; it must be an Environment or an "
+            "env is 'own_parts:SWAG', but that object is of type EstimatorPart; it must be an Environment or an "
             "EnvironmentPart",
+        ),
+        (
+            ("dqn", "--env", "own_parts:drift"),
+            "env is 'own_parts:drift', but that object is a function; its one argument must be horizon, with a default",
         ),
         (
             ("rtd_dqn", "--robust-set", "own_parts:DRIFT"),
@@ -282,7 +295,7 @@ def said_of(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
         ),
         (
             ("own_parts:SWAG",),
-            "algorithm is 'own_parts:SWAG', but that object is of type Part; it must be an Algorithm",
+            "algorithm is 'own_parts:SWAG', but that object is of type EstimatorPart; it must be an Algorithm",
         ),
         (
             ("nowhere:ROW",),
@@ -313,7 +326,7 @@ def said_of(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
         ),
         (
             ("rows:NO_ESTIMATOR",),
-            "estimator is 'own_parts:HAZARD', but that object is of type AmbiguitySet; it must be a Part",
+            "estimator is 'own_parts:HAZARD', but that object is of type AmbiguitySet; it must be an EstimatorPart",
         ),
         (
             ("rows:MIXED",),
@@ -322,6 +335,15 @@ def said_of(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
         ),
         (("own_parts:SOFT_SWAG", "--averaging", "1.5"), "averaging is 1.5; it must be above 0 and below 1"),
         (("own_parts:SOFT_SWAG", "--averaging", "much"), "--averaging is 'much'; it must be a number"),
+        (
+            ("own_parts:SOFT_SWAG", "--averagign", "0.2"),
+            "unknown option '--averagign': did you mean '--averaging'? 'deeprok train own_parts:SOFT_SWAG --help' "
+            "lists them all",
+        ),
+        (
+            ("dqn", *DRIFT, "--widht", "2"),
+            "unknown option '--widht': did you mean '--width'? 'deeprok train dqn --help' lists them all",
+        ),
         (("own_parts:SOFT_SWAG", "--omega", "0"), "omega is 0.0; it must be a positive number"),
         (
             ("own_parts:SOFT_SWAG", "--robust-level=-1"),

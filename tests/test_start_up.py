@@ -14,9 +14,11 @@ from pathlib import Path
 import jax
 import pytest
 
+import deeprok as deeprok_package
 from deeprok.cli import main as cli
 from deeprok.cli.main import main
 from deeprok.core import cache
+from deeprok.core.errors import DeeprokError
 from deeprok.training import jobs
 
 SMALL = [
@@ -30,6 +32,30 @@ def test_needs_no_jax(command: str) -> None:
     code = f"import sys; from deeprok.cli.main import main; main(['{command}']); print(sys.modules.keys() & {{'jax'}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_solve_imports_only_what_it_needs() -> None:
+    """Not what learns, nor what draws; typeguard is what tyro imports for some types of options."""
+    words = ["solve", "river_swim", "--radius", "0.1"]
+    needless = {"deeprok.runs.folder", "deeprok.estimators", "deeprok.agents", "optax", "scipy", "typeguard"}
+    needless |= {"matplotlib", "pandas"}
+    code = f"import sys; from deeprok.cli.main import main; main({words}); print(sys.modules.keys() & {needless})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "exact" in done.stdout
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_nothing_is_collected_at_exit() -> None:
+    """With JAX imported that takes a quarter of a second."""
+    code = """
+import atexit, gc, sys
+atexit.register(lambda: print(gc.get_freeze_count() > len(gc.get_objects())))
+from deeprok.cli.main import program
+sys.argv = ["deeprok", "--version"]
+sys.exit(program())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "True"
 
 
 # --- which folder --------------------------------------------------------------------------------------
@@ -243,6 +269,39 @@ def test_option_is_told_and_checked(capsys: pytest.CaptureFixture[str], monkeypa
     assert os.environ[cache.VARIABLE] == "off"
     assert main(["--help"]) == 0
     assert "--cache DIR|off" in capsys.readouterr().out
+
+
+IN_PYTHON = """
+import os, warnings
+import deeprok
+from deeprok.tabular.problems import parse
+for folder in {folders}:
+    os.environ["DEEPROK_CACHE"] = folder
+    with warnings.catch_warnings(record=True) as said:
+        deeprok.solve(parse("river_swim").model, "l1", 0.1, 0.9)
+    print(len(said), os.path.isdir(folder))
+"""
+
+
+def test_in_python_it_is_used_if_it_is_asked_for(tmp_path: Path) -> None:
+    """Whatever was compiled before; and what can't be used is said once."""
+    (tmp_path / "file").touch()
+    code = IN_PYTHON.format(folders=["", "off", "file/cache", "file/cache", "mine"])
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=bare(tmp_path), cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["0 False", "0 False", "1 False", "0 False", "0 True"]
+    assert not (tmp_path / "caches").exists()
+
+
+def test_train_and_evaluate_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(cache, "enable", lambda: calls.append("cache"))
+    for given in ("", "somewhere"):
+        monkeypatch.setenv(cache.VARIABLE, given)
+        for call in (lambda: deeprok_package.train(None, "out"), lambda: deeprok_package.evaluate("nowhere")):
+            with pytest.raises(DeeprokError):
+                call()
+    assert calls == ["cache", "cache"]
 
 
 def test_workers_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ ONE = jnp.ones(1)
 # --- estimators ------------------------------------------------------------------------------------------
 
 # An update every second step from step 4 on, with room for 9 transitions: at steps 5, 7, 9 and 11.
-DATA: dict[str, Any] = dict(warm_up=4, train_every=2, replay_size=9, chunk_steps=4)
+DATA: dict[str, Any] = dict(warm_up=4, train_every=2, batch_size=3, replay_size=9, chunk_steps=4)
 HELD = np.array([6.0, 8.0, 9.0, 9.0])
 
 
@@ -55,7 +55,7 @@ def after_updates(estimator: Estimator, theta: jax.Array) -> Any:
 
 def test_backprop_charges_a_mini_batch_its_share_of_the_divergence() -> None:
     """Of N transitions B carry B/N of the KL divergence, whose gradient is θ / prior_variance where q is narrow."""
-    estimator = estimator_of("bbb_dqn", **DATA, batch_size=3, prior_variance=2.0, initial_deviation=1e-6)
+    estimator = estimator_of("bbb_dqn", **DATA, prior_variance=2.0, initial_deviation=1e-6)
     belief = after_updates(estimator, jnp.full(1, 5.0))
     gradient = np.asarray(belief.optimizer[0].mu[0])[:, 0] / (1 - 0.9)  # Adam's first mean
     np.testing.assert_allclose(gradient, 3 / HELD * 5.0 / 2.0, rtol=1e-4)
@@ -72,7 +72,7 @@ def test_langevin_steps_are_twice_the_rate_over_the_data() -> None:
 
 def test_langevin_steps_fall_as_set() -> None:
     changes = dict(learning_rate=1e-6, prior_variance=1e-6, damping=1.0, warm_up=0, replay_size=1, decay_updates=2.0)
-    estimator = estimator_of("psgld_dqn", **changes, decay=1.0)
+    estimator = estimator_of("psgld_dqn", **changes, batch_size=1, decay=1.0)
     theta = np.asarray(after_updates(estimator, jnp.full(1, 1.0)).theta)[:, 0]
     np.testing.assert_allclose(1.0 - theta, 1 / (1 + np.arange(4) / 2), atol=0.01)
 
@@ -176,7 +176,7 @@ def targets(config: Config, times: np.ndarray, gains: np.ndarray) -> np.ndarray:
 
 # The mean of the worst share of 0, 1, 2 and 3, which goes from all of them to a quarter.
 LEVELS: dict[str, Any] = dict(
-    **dict(hidden=(1,), covariance="diagonal", replay_size=1, models=4),
+    **dict(hidden=(1,), covariance="diagonal", batch_size=1, replay_size=1, models=4),
     **dict(robust_set="cvar", level_start=1.0, robust_level=0.25, level_steps=30),
 )
 

@@ -10,7 +10,7 @@ import optax
 from deeprok.agents.algorithms import Algorithm
 from deeprok.core.fields import Fraction, Positive
 from deeprok.core.pytree import pytree_dataclass, select
-from deeprok.estimators import Estimator, Fit, Memory, Part
+from deeprok.estimators import Estimator, EstimatorPart, Fit, Memory
 
 
 @pytree_dataclass
@@ -49,7 +49,7 @@ class Settings:
     """Share of the last step that is repeated."""
 
 
-MOMENTUM = Part(
+MOMENTUM = EstimatorPart(
     settings=Settings,
     make=lambda settings, context: momentum_sgd(settings.learning_rate, settings.momentum),
     presets={"paper": Settings(), "tuned": Settings(learning_rate=3e-4)},

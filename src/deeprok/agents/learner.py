@@ -14,7 +14,7 @@ from deeprok.core.fields import Precision
 from deeprok.core.registry import Registry, expect
 from deeprok.environments.base import Environment, Model, Transition
 from deeprok.environments.rollout import Step
-from deeprok.estimators.base import Fit, Part, Posterior
+from deeprok.estimators.base import EstimatorPart, Fit, Posterior
 from deeprok.uncertainty.models import Box, ModelSet
 
 #: The model that an agent acts on: the nominal one, a fresh draw from the box in each episode, or one of the model set.
@@ -72,7 +72,7 @@ class Task(NamedTuple):
     settings: Any  # the learner's
     target: TargetPart
     target_settings: Any
-    estimator: Part | None
+    estimator: EstimatorPart | None
     estimator_settings: Any
 
     @property

@@ -284,6 +284,11 @@ def _check(task: Task) -> None:
             f"chunk_steps is {settings.chunk_steps}; it must be a multiple of train_every, "
             f"which is {settings.train_every}"
         )
+    if settings.batch_size > settings.replay_size:
+        raise DeeprokError(
+            f"batch_size is {settings.batch_size}; it must be at most replay_size, which is {settings.replay_size}, or "
+            "a mini-batch would hold a transition several times"
+        )
     _check_memory(task)
     task.estimator.check(task.estimator_settings, task.network, task.precision)
     if not task.estimator.posterior:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from deeprok.core import cache
 from deeprok.core.errors import DeeprokError
 
 # It is tyro's own affair what it has here; where it has nothing, its longer words are seen.
@@ -37,7 +38,7 @@ def mistakes(words: Sequence[str], known: Callable[[], Iterable[str]]) -> Iterat
 
     Args:
       words: what follows the command.
-      known: gives the command's options, for those that are misspelt.
+      known: gives the command's own options, for those that are misspelt.
     """
 
     def refuse(event: Any) -> None:
@@ -57,7 +58,7 @@ def _sentence(event: Any, words: Sequence[str], known: Callable[[], Iterable[str
         options = [word.partition("=")[0] for word in event.tokens if word.startswith("--")]
         if not options:
             return f"unexpected word '{event.tokens[0]}'; options begin with --, {more}"
-        near = difflib.get_close_matches(options[0], sorted(known()), n=1, cutoff=0.6)
+        near = difflib.get_close_matches(options[0], sorted({*known(), cache.OPTION}), n=1, cutoff=0.6)
         return f"unknown option '{options[0]}': " + (f"did you mean '{near[0]}'? {more}" if near else more)
     if isinstance(event, events.MissingArgs):
         names = " and ".join(_name(each.arg) for each in event.missing_arguments)

@@ -9,14 +9,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Optional
 
 import numpy as np
 import tyro
 from rich.console import Console
 from rich.table import Table
 
-from deeprok import plot as figures
 from deeprok.cli import streams
 from deeprok.cli.options import option_names
 from deeprok.core.errors import DeeprokError, shown
@@ -38,6 +37,7 @@ _WITHOUT_LEVEL = [name for name, family in TABULAR_SETS.items() if not family.ha
 _RADIUS_HELP = f"Level of the set, or LOW:HIGH:COUNT for a sweep; the sets {' and '.join(_WITHOUT_LEVEL)} have none."
 
 
+# Of `Optional` tyro knows how to check a default; for `… | None` it would import typeguard, at every start.
 @dataclass(frozen=True)
 class Solve:
     """Solve a robust MDP exactly: the best policy for the worst model of an ambiguity set.
@@ -48,9 +48,10 @@ class Solve:
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """A CSV file, or a problem that 'deeprok problems' lists: NAME or NAME:parameter=value,…"""
     set: Annotated[str, tyro.conf.arg(metavar="SET", help=_SET_HELP)] = "l1"
-    radius: Annotated[str | None, tyro.conf.arg(metavar="RADIUS", help=_RADIUS_HELP)] = None
+    radius: Annotated[Optional[str], tyro.conf.arg(metavar="RADIUS", help=_RADIUS_HELP)] = None
     discount: Annotated[
-        float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="(default: the problem's own; 0.99 for a file)")
+        Optional[float],
+        tyro.conf.arg(metavar="FLOAT", help_behavior_hint="(default: the problem's own; 0.99 for a file)"),
     ] = None
     """Discount γ, above 0 and below 1; 1 only with a horizon."""
     rect: Rect = "sa"
@@ -60,11 +61,11 @@ class Solve:
     objective: Objective = "robust"
     """The worst case, the best case, or the nominal model."""
     method: Annotated[
-        Method | None,
+        Optional[Method],
         tyro.conf.arg(help_behavior_hint="(default: ppi; for some shared budgets vi)"),
     ] = None
     """Value iteration, partial policy iteration or modified policy iteration."""
-    horizon: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: infinite)")] = None
+    horizon: Annotated[Optional[int], tyro.conf.arg(metavar="N", help_behavior_hint="(default: infinite)")] = None
     """Number of decisions."""
     tol: float = 1e-8
     """Error bound to reach."""
@@ -72,10 +73,10 @@ class Solve:
     """State whose values a sweep reports."""
     json: bool = False
     """Print one JSON object instead of tables."""
-    worst_model: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    worst_model: Annotated[Optional[Path], tyro.conf.arg(metavar="FILE")] = None
     """CSV file for the worst-case model."""
     plot: Annotated[
-        Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: sweep-NAME.png; none with --json)")
+        Optional[Path], tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: sweep-NAME.png; none with --json)")
     ] = None
     """PNG file for the plot of a sweep."""
 
@@ -310,6 +311,8 @@ def _print_sweep(swept: Sweep, problem: Instance, options: Solve, out: Console) 
 
 
 def _draw(swept: Sweep, problem: Instance, options: Solve, path: Path) -> None:
+    from deeprok import plot as figures
+
     figure = figures.radius_sweep(
         swept.radius,
         swept.value,

@@ -20,7 +20,7 @@ from deeprok.agents.learner import LEARNERS
 from deeprok.agents.network import NETWORKS
 from deeprok.agents.targets import TARGETS
 from deeprok.cli import algorithms, streams
-from deeprok.cli.options import JOBS, PATH, option_names
+from deeprok.cli.options import JOBS, PATH, mistakes, option_names
 from deeprok.core.errors import DeeprokError
 from deeprok.environments import ENVIRONMENTS
 from deeprok.estimators import ESTIMATORS
@@ -97,13 +97,15 @@ def _parse(algorithm: str, words: Sequence[str]) -> tuple[Config, Train]:
         if word.startswith("--") and name in _settings_of_others(base):
             more = f"'deeprok train {algorithm} --help' lists those that it has"
             raise DeeprokError(f"{word.partition('=')[0]} is not a setting of {algorithm} on {base.env}; {more}")
-    parsed = tyro.cli(
-        _options(base),
-        args=words,
-        prog=f"deeprok train {algorithm}",
-        description=f"{base.row.summary}.",
-        config=(tyro.conf.AvoidSubcommands, tyro.conf.OmitArgPrefixes),
-    )
+    own = option_names(*(type(record) for name in SECTIONS if (record := getattr(base, name)) is not None))
+    with mistakes(words, lambda: options() | own):  # the user's own parts have options that no list knows
+        parsed = tyro.cli(
+            _options(base),
+            args=words,
+            prog=f"deeprok train {algorithm}",
+            description=f"{base.row.summary}.",
+            config=(tyro.conf.AvoidSubcommands, tyro.conf.OmitArgPrefixes),
+        )
     groups = dict(vars(parsed))
     training = groups.pop("training")
     return base.replace(**{name: value for record in groups.values() for name, value in vars(record).items()}), training
@@ -136,6 +138,8 @@ def _train_runs(name: Path, folders: Sequence[Path], count: int | None, train: C
         return all(is_finished(folder, config) for folder, config in configs.items())
 
     if finished():
+        for folder in folders:
+            runs.verify_checkpoint(folder)
         streams.err.print(f"{name} is finished: nothing to do", highlight=False, markup=False)
     else:
         for warning in {config.make_learner().warning for config in configs.values()} - {None}:

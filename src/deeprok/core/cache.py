@@ -1,7 +1,8 @@
 """Compiled programs, kept on disk: a command that ran before starts without compiling again.
 
 This is JAX's persistent compilation cache in the user's cache folder. Nothing is lost when the folder is deleted, also
-while it is used. Importing deeprok does not switch it on: the command line and its worker processes do, and `enable()`.
+while it is used. Importing deeprok does not switch it on, as the setting is JAX's, for the whole process: the command
+line and its worker processes do, and what a user calls in Python if `DEEPROK_CACHE` is set.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ from typing import Any
 
 #: The environment variable that moves the cache to another folder, or switches it off.
 VARIABLE = "DEEPROK_CACHE"
+#: The option of every command that does the same.
+OPTION = "--cache"
 OFF = "off"
 
 _COMPILED = "compiled"
 _MOST_BYTES = 2**30
 _DAY = 86_400.0
+
+_refused: set[Path] = set()  # folders that a warning was about
 
 
 def folder() -> Path | None:
@@ -46,7 +51,7 @@ def enable(warn: Callable[[str], Any] = warnings.warn) -> Path | None:
     A cache that JAX already has, such as that of `JAX_COMPILATION_CACHE_DIR`, is left as it is.
 
     Args:
-      warn: called with a sentence if the folder can't be written to.
+      warn: called with a sentence if the folder can't be written to; once for each folder.
 
     Returns:
       The folder of the programs, None if there is none.
@@ -62,16 +67,24 @@ def enable(warn: Callable[[str], Any] = warnings.warn) -> Path | None:
     try:
         _make(programs)
     except OSError as error:
-        warn(
-            f"compiled programs can't be stored in {programs} ({error.strerror}), so each start compiles anew;"
-            f" {VARIABLE} names another folder, or '{OFF}'"
-        )
+        if programs not in _refused:
+            _refused.add(programs)
+            warn(
+                f"compiled programs can't be stored in {programs} ({error.strerror}), so each start compiles anew;"
+                f" {VARIABLE} names another folder, or '{OFF}'"
+            )
         return None
     _evict(root / _COMPILED)
     _drop_damaged(programs)
     jax.config.update("jax_compilation_cache_dir", str(programs))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # a command has dozens of small programs
     return programs
+
+
+def enable_if_asked() -> None:
+    """The same for a library that others import: only if the user has set `DEEPROK_CACHE`."""
+    if os.environ.get(VARIABLE):
+        enable()
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -88,7 +89,7 @@ class Environment(NamedTuple):
       observation_scale: a typical size of each observation; networks divide by it, unless `input_scale` is set.
       actions: `Choices`, or an `Interval` where an action is a vector of numbers.
       horizon: steps after which an episode is truncated (not terminated).
-      success_return: an episode succeeds when its return is above this.
+      success_return: an episode succeeds when its return is above this; another horizon does not change it.
       grid: the states to solve it on, where they have few coordinates; None if it can't be solved so.
     """
 
@@ -127,18 +128,33 @@ class EnvironmentPart(NamedTuple):
 
 
 def as_part(found: Any) -> EnvironmentPart:
-    """The part that an object named by a user stands for: a part, or an environment, whose horizon can be set."""
+    """The part that an object named by a user stands for: a part, or an environment, whose horizon can be set.
+
+    A function of the horizon is an environment too, one that may depend on it: a return that is a success in 200 steps
+    is none in 500.
+    """
     if isinstance(found, EnvironmentPart):
         return found
-    if not isinstance(found, Environment):
-        raise DeeprokError(
-            f"that object is of type {type(found).__name__}; it must be an Environment or an EnvironmentPart"
-        )
-    horizon = dataclasses.field(default=found.horizon)
+    of_horizon = inspect.isfunction(found)
+    usual = _called(found) if of_horizon else found
+    if not isinstance(usual, Environment):
+        what = f"{'a function that returns' if of_horizon else 'of type'} {type(usual).__name__}"
+        raise DeeprokError(f"that object is {what}; it must be an Environment or an EnvironmentPart")
+    horizon = dataclasses.field(default=usual.horizon)
     settings = dataclasses.make_dataclass(
         "EpisodeSettings", [("horizon", Count, horizon)], bases=(EpisodeSettings,), frozen=True
     )
-    return EnvironmentPart(settings, lambda chosen: found._replace(horizon=chosen.horizon))
+    if of_horizon:
+        return EnvironmentPart(settings, lambda chosen: found(horizon=chosen.horizon))
+    return EnvironmentPart(settings, lambda chosen: usual._replace(horizon=chosen.horizon))
+
+
+def _called(function: Callable[..., Any]) -> Any:
+    """What a user's function of the horizon returns for its default."""
+    arguments = inspect.signature(function).parameters
+    if [*arguments] != ["horizon"] or arguments["horizon"].default is inspect.Parameter.empty:
+        raise DeeprokError("that object is a function; its one argument must be horizon, with a default")
+    return function()
 
 
 def with_model(params: Any, model: Model) -> Any:

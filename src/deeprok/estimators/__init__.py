@@ -20,11 +20,11 @@ from deeprok.estimators import unscented as _unscented
 from deeprok.estimators.base import (
     Context,
     Estimator,
+    EstimatorPart,
     Fit,
     Health,
     Memory,
     Observation,
-    Part,
     Posterior,
     Prediction,
     predict,
@@ -45,7 +45,7 @@ from deeprok.estimators.psgld import ChainBelief, PSGLDConfig, psgld
 from deeprok.estimators.unscented import UnscentedBelief, UnscentedConfig, ukf
 
 #: The estimators that an algorithm can name.
-ESTIMATORS: Registry[Part] = Registry(
+ESTIMATORS: Registry[EstimatorPart] = Registry(
     "estimator",
     {
         "gradient": _gradient.PART,
@@ -54,7 +54,7 @@ ESTIMATORS: Registry[Part] = Registry(
         "psgld": _psgld.PART,
         "unscented": _unscented.PART,
     },
-    expect(Part, "a Part"),
+    expect(EstimatorPart, "an EstimatorPart"),
 )
 
 __all__ = [
@@ -64,6 +64,7 @@ __all__ = [
     "Context",
     "Covariance",
     "Estimator",
+    "EstimatorPart",
     "Fit",
     "GaussianBelief",
     "GradientConfig",
@@ -73,7 +74,6 @@ __all__ = [
     "Memory",
     "Observation",
     "PSGLDConfig",
-    "Part",
     "PointBelief",
     "Posterior",
     "Prediction",

@@ -198,7 +198,7 @@ def _no_metrics(*_: Any) -> dict[str, float]:
     return {}
 
 
-class Part(NamedTuple):
+class EstimatorPart(NamedTuple):
     """An estimator as it is registered: its settings, presets and factory, and what the package needs to know of it.
 
     Attributes:

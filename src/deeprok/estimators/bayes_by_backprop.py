@@ -21,10 +21,10 @@ from deeprok.core.pytree import pytree_dataclass, select
 from deeprok.estimators.base import (
     Context,
     Estimator,
+    EstimatorPart,
     Fit,
     Health,
     Observation,
-    Part,
     Posterior,
     Schedule,
     Weights,
@@ -285,7 +285,7 @@ def _check(settings: BayesByBackpropConfig, network: Weights, precision: Precisi
         raise DeeprokError(f"narrow_variance is {narrow:g}; it must be below prior_variance, which is {wide:g}")
 
 
-PART = Part(
+PART = EstimatorPart(
     settings=BayesByBackpropConfig,
     make=_make,
     presets={"paper": BayesByBackpropConfig(), "tuned": BayesByBackpropConfig(learning_rate=1e-4)},

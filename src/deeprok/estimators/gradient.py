@@ -15,7 +15,7 @@ import optax
 
 from deeprok.core.fields import Positive, Probability, added
 from deeprok.core.pytree import pytree_dataclass, select
-from deeprok.estimators.base import Estimator, Fit, Observation, Part, lower_rate, map_theta, memory_of_vectors
+from deeprok.estimators.base import Estimator, EstimatorPart, Fit, Observation, lower_rate, map_theta, memory_of_vectors
 
 Optimizer = Literal["adam", "sgd"]
 
@@ -74,7 +74,7 @@ class GradientConfig:
     """The step size when the budget is used up, relative to the first; it falls linearly."""
 
 
-PART = Part(
+PART = EstimatorPart(
     settings=GradientConfig,
     make=lambda settings, context: gradient(settings.optimizer, settings.learning_rate, settings.final_rate),
     presets={"paper": GradientConfig(), "tuned": GradientConfig(learning_rate=1e-4)},

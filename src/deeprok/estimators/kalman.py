@@ -25,11 +25,11 @@ from deeprok.estimators.base import (
     NUMBERS_A_WEIGHT,
     Context,
     Estimator,
+    EstimatorPart,
     Fit,
     Health,
     Memory,
     Observation,
-    Part,
     Posterior,
     Schedule,
     Weights,
@@ -313,7 +313,7 @@ def _warning(settings: KalmanConfig, context: Context) -> str | None:
     )
 
 
-PART = Part(
+PART = EstimatorPart(
     settings=KalmanConfig,
     make=_make,
     presets={

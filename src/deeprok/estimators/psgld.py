@@ -23,10 +23,10 @@ from deeprok.core.pytree import pytree_dataclass
 from deeprok.estimators.base import (
     Context,
     Estimator,
+    EstimatorPart,
     Fit,
     Health,
     Observation,
-    Part,
     Posterior,
     Schedule,
     lower_rate,
@@ -256,7 +256,7 @@ def _make(settings: PSGLDConfig, context: Context) -> Estimator:
     )
 
 
-PART = Part(
+PART = EstimatorPart(
     settings=PSGLDConfig,
     make=_make,
     presets={"paper": PSGLDConfig(), "tuned": PSGLDConfig(learning_rate=1e-4)},

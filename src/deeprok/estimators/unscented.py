@@ -25,11 +25,11 @@ from deeprok.estimators.base import (
     NUMBERS_A_WEIGHT,
     Context,
     Estimator,
+    EstimatorPart,
     Fit,
     Health,
     Memory,
     Observation,
-    Part,
     Posterior,
     Prediction,
     Weights,
@@ -374,7 +374,7 @@ def _check(settings: UnscentedConfig, network: Weights, precision: Precision) ->
     variances.check_variances("prior_covariance", settings.prior_covariance, n, precision, definite=True)
 
 
-PART = Part(
+PART = EstimatorPart(
     settings=UnscentedConfig,
     make=_make,
     presets={

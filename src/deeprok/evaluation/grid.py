@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from deeprok.core import cache
 from deeprok.core.errors import DeeprokError, unknown
 from deeprok.core.files import write_atomically
 from deeprok.evaluation.play import cell_player, grid_cells
@@ -59,6 +60,7 @@ def evaluate(
       >>> result.mean_return.shape
       (7,)
     """
+    cache.enable_if_asked()
     keep = keep or _keep_of(run)
     for name, value in (("episodes", episodes), ("members", members)):
         if value < 1:

@@ -87,6 +87,11 @@ def load(path: Path, part: str, template: T, verify: Literal["file", "part"] = "
     return jax.tree.unflatten(jax.tree.structure(template), [found[name] for name in expected])
 
 
+def verify(path: Path) -> None:
+    """Raises unless every array of a file is what was written."""
+    load(path, "", ())
+
+
 def _checksum(name: str, array: np.ndarray) -> str:
     digest = hashlib.sha256(f"{name} {array.dtype} {array.shape}".encode())
     digest.update(array.reshape(-1).view(np.uint8).data)  # without a copy

@@ -283,6 +283,11 @@ def load_belief(folder: Path, learner: Learner, keep: Keep) -> Any:
     return checkpoint.load(path, "run.agent.belief", template)
 
 
+def verify_checkpoint(folder: Path) -> None:
+    """Raises if the checkpoint of a run is damaged."""
+    checkpoint.verify(folder / CHECKPOINT)
+
+
 def best_trial(folder: Path, learner: Learner) -> float:
     """The mean return of a run's best trial."""
     theta = jax.eval_shape(learner.view.mean, belief_template(learner))

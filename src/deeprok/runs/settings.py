@@ -39,7 +39,7 @@ from deeprok.core.fields import (
 )
 from deeprok.core.files import parse_json
 from deeprok.environments import ENVIRONMENTS, Environment, EnvironmentPart, with_model
-from deeprok.estimators import ESTIMATORS, Part
+from deeprok.estimators import ESTIMATORS, EstimatorPart
 from deeprok.runs import format3
 from deeprok.uncertainty.models import (
     Box,
@@ -123,7 +123,7 @@ class Parts(NamedTuple):
     layers: NetworkPart
     learner: LearnerPart
     target: TargetPart
-    estimator: Part | None
+    estimator: EstimatorPart | None
 
 
 SECTIONS = Parts._fields

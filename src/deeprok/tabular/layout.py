@@ -122,7 +122,10 @@ def join(parts: list[jax.Array], position: jax.Array, missing: float = 0.0) -> j
     flat = [x.reshape(-1, *x.shape[2:]) for x in parts]
     if flat[0].ndim == 2:
         most = max(x.shape[1] for x in flat)
-        flat = [jnp.pad(x, ((0, 0), (0, most - x.shape[1])), constant_values=missing) for x in flat]
+        flat = [
+            x if x.shape[1] == most else jnp.pad(x, ((0, 0), (0, most - x.shape[1])), constant_values=missing)
+            for x in flat
+        ]
     if len(flat) == 1:  # already in order
         return flat[0][: len(position)]
     return jnp.concatenate(flat)[position]

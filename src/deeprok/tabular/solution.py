@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from deeprok.core import cache
 from deeprok.core.errors import DeeprokError, unknown
 from deeprok.tabular.model import RMDP, Support
 from deeprok.tabular.nature import elsewhere_nominal, worst_model
@@ -101,6 +102,7 @@ def solve(
       advance: called with the fraction of the work done since its last call.
     """
     began = time.perf_counter()
+    cache.enable_if_asked()
     if method is not None and method not in get_args(Method):
         raise unknown("method", method, get_args(Method))
     with jax.enable_x64(True):
@@ -135,6 +137,7 @@ def evaluate(
       **setting: as in `solve`.
     """
     began = time.perf_counter()
+    cache.enable_if_asked()
     chosen = check_policy(problem, np.asarray(policy))
     with jax.enable_x64(True):
         game = make_game(problem, True, **setting)

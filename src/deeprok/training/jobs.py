@@ -143,6 +143,7 @@ def _groups(folders: Sequence[Path], jobs: int) -> list[list[Path]]:
     for folder in folders:
         config = runs.read_config(folder)
         if is_finished(folder, config):
+            runs.verify_checkpoint(folder)
             continue
         with runs.hold([folder]):  # refused before anything is begun
             seeds[folder] = config.seed

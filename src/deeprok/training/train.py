@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import overload
 
+from deeprok.core import cache
 from deeprok.evaluation.trained import Run, load
 from deeprok.runs.settings import Config
 from deeprok.training import jobs as processes
@@ -63,6 +64,7 @@ def train(
       >>> run.metrics.returns.shape
       (50,)
     """
+    cache.enable_if_asked()
     folders = processes.train(config, _temporary_folder() if out is None else Path(out), seeds, jobs, report)
     trained = [load(folder) for folder in folders]
     return trained[0] if seeds is None else trained
