@@ -26,9 +26,9 @@ test: .venv/.test.stamp ## Run every test but the slow ones.
 	@echo '==> Running the tests (all but the slow ones) with $(WORKERS) workers'
 	@$(BIN)/python -m pytest -q -m 'not slow' -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-slow: .venv/.test.stamp ## Run the slow tests: learning at full size.
-	@echo '==> Running the slow tests'
-	@XLA_FLAGS="--xla_backend_optimization_level=3 $$XLA_FLAGS" $(BIN)/python -m pytest -v -m slow $(ARGS)
+test-slow: .venv/.test.stamp ## Run the slow tests: learning at full size, kills, damaged files.
+	@echo '==> Running the slow tests with $(WORKERS) workers'
+	@XLA_FLAGS="--xla_backend_optimization_level=3 $$XLA_FLAGS" $(BIN)/python -m pytest -v -m slow -n $(WORKERS) --dist worksteal $(ARGS)
 
 lint: .venv/.lint.stamp ## Check style, format and types.
 	@echo '==> ruff check'

@@ -11,7 +11,6 @@ needs to be trained again.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from deeprok.core.errors import DeeprokError
+from deeprok.core.fields import written
 from deeprok.runs.format3 import DROPPED
 from deeprok.runs.settings import Config
 from studies import paper, plan
@@ -62,7 +62,7 @@ def format3_hashes(config: Config) -> set[str]:
         inner = {name: own[name] for name in _POLICY}
         unread = _FIELDS
     else:
-        inner = dataclasses.asdict(config.estimator)
+        inner = written(config.estimator)
         if config.row.estimator == "kalman":
             inner |= DROPPED
         unread = {**_FIELDS, **(_TUNED if config.preset == "tuned" else {})}

@@ -161,6 +161,7 @@ def test_default_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 CHANGES: dict[str, tuple[str, Any]] = {
     "seed": ("7", 7),
     "episodes": ("9", 9),
+    "steps": ("90", 90),
     "env": ("cartpole", "cartpole"),
     "integrator": ("semi-implicit", "semi-implicit"),
     "failing_reward": ("-1.5", -1.5),
@@ -186,12 +187,17 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "epsilon_start": ("0.5", 0.5),
     "epsilon_end": ("0", 0.0),
     "epsilon_steps": ("0", 0),
+    "epsilon_fraction": ("0.5", 0.5),
+    "longest_repeat": ("9", 9),
     "chunk_steps": ("40", 40),
     "snapshot_every": ("7", 7),
     "trial_every": ("3", 3),
     "trial_models": ("3", 3),
     "trial_epsilon": ("0", 0.0),
+    "trial_tail": ("0.5", 0.5),
     "optimizer": ("sgd", "sgd"),
+    "final_rate": ("0.5", 0.5),
+    "averaging": ("0.5", 0.5),
     "observation_noise": ("0.5", 0.5),
     "process_noise": ("0", 0.0),
     "prior_covariance": ("2.5", 2.5),
@@ -208,6 +214,8 @@ CHANGES: dict[str, tuple[str, Any]] = {
 }
 #: Settings that need others, or a run.
 TOGETHER = {"prior"}
+#: Settings that are on or off, tested below.
+SWITCHES = {"double", "normalise", "settle"}
 SETTINGS = {name for algorithm in ("deep_rok", "ddqn") for name in make_config(algorithm).flat()}
 
 
@@ -216,13 +224,13 @@ def flag(name: str) -> str:
 
 
 def test_table_of_settings_is_complete() -> None:
-    assert set(CHANGES) == SETTINGS - {"algorithm", "preset", "double"} - TOGETHER
+    assert set(CHANGES) == SETTINGS - {"algorithm", "preset", *SWITCHES} - TOGETHER
 
 
 @pytest.mark.parametrize(("name", "change"), CHANGES.items(), ids=CHANGES)
 def test_every_setting_is_an_option(untrained, tmp_path: Path, name: str, change: tuple[str, Any]) -> None:
     text, value = change
-    algorithm = "ddqn" if name == "optimizer" else "deep_rok"
+    algorithm = "deep_rok" if name in make_config("deep_rok").flat() else "ddqn"
     config = config_of(algorithm, flag(name), *text.split(), out=tmp_path / "run")
     assert config == make_config(algorithm, **{name: value})
 
@@ -294,6 +302,13 @@ def test_every_setting_of_a_part_is_an_option(untrained, tmp_path: Path, algorit
     words = [word for name, (text, _) in changes.items() for word in (flag(name), *text.split())]
     config = config_of(algorithm, *words, out=tmp_path / "run")
     assert config == make_config(algorithm, **{name: value for name, (_, value) in changes.items()})
+
+
+@pytest.mark.parametrize("on", [True, False])
+@pytest.mark.parametrize("name", sorted(SWITCHES - {"double"}))
+def test_switches(untrained, tmp_path: Path, name: str, on: bool) -> None:
+    config = config_of("rtd_dqn", f"--{'' if on else 'no-'}{name}", out=tmp_path / "run")
+    assert config == make_config("rtd_dqn", **{name: on})
 
 
 @pytest.mark.parametrize(("option", "double"), [("--double", True), ("--no-double", False)])
@@ -598,7 +613,7 @@ BAD: dict[str, tuple[str, tuple[str, ...]]] = {
     "object": ("train dqn --env json:nothing", ("env is 'json:nothing'", "has no 'nothing'")),
     "no environment": (
         "train dqn --env json:dumps",
-        ("env is 'json:dumps'", "of type function", "Environment"),
+        ("env is 'json:dumps'", "is a function", "its one argument must be horizon"),
     ),
     "network": ("train dqn --network nope", ("network 'nope'", "mlp", "module:object")),
     "module of a network": ("train dqn --network=nosuch:net", ("network is 'nosuch:net'", "no module 'nosuch'")),
@@ -623,7 +638,8 @@ BAD: dict[str, tuple[str, tuple[str, ...]]] = {
     "noise": ("train deep_rok --observation-noise 0", ("observation_noise is 0", "positive")),
     "process noise": ("train deep_rok --process-noise -1", ("process_noise is -1", "at least 0")),
     "rate": ("train dqn --learning-rate 0", ("learning_rate is 0", "positive")),
-    "episodes": ("train dqn --episodes 0", ("episodes is 0", "at least 1")),
+    "episodes": ("train dqn --episodes=-1", ("episodes is -1", "at least 0")),
+    "no limit": ("train dqn --episodes 0", ("episodes and steps are both 0", "one of them must be a limit")),
     "discount": ("train dqn --discount 1", ("discount is 1", "below 1")),
     "probability": ("train dqn --epsilon-end 1.5", ("epsilon_end is 1.5", "between 0 and 1")),
     "level": ("train rtd_dqn --robust-set cvar --robust-level 0", ("robust_level is 0", "above 0")),

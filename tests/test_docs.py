@@ -48,7 +48,7 @@ OWN = [
 def settings() -> list[tuple[str, str, str]]:
     """Name, value in `paper` and value in `tuned` of every setting."""
     paper, tuned = (make_config("rtd_dqn", preset).flat() for preset in ("paper", "tuned"))
-    names = set(paper) - {"algorithm", "preset", "double"}
+    names = {name for name in paper if not isinstance(paper[name], bool)} - {"algorithm", "preset"}
     rows = [(name, shown(paper[name]), shown(tuned[name])) for name in sorted(names)]
     for algorithm, part in OWN:
         ours = [vars(getattr(make_config(algorithm, preset), part)) for preset in ("paper", "tuned")]

@@ -109,6 +109,29 @@ def test_learning_within_units_is_learning_on_scaled_data(units: Scales, name: s
         )
 
 
+def test_averaged_weights_are_the_moving_average(x64) -> None:
+    plain, averaged = gradient("adam", 0.1, final_rate=0.2), gradient("adam", 0.1, final_rate=0.2, averaging=0.3)
+    xs, ys = jnp.asarray(OBS[:6]), jnp.linspace(-1.0, 1.0, 6)
+    first = mean = jnp.array([0.1, -0.2, 0.0])
+    belief, other = plain.init(first), averaged.init(first)
+    for k in range(5):
+        before = belief.theta
+        belief, _ = plain.update(belief, jnp.dot, xs, ys, progress=k / 5)
+        other, _ = averaged.update(other, jnp.dot, xs, ys, progress=k / 5)
+        mean = mean + 0.3 * (belief.theta - mean)
+        np.testing.assert_allclose(averaged.mean(other), mean, rtol=1e-12)
+        if k == 0:
+            size = np.abs(belief.theta - before).max()
+    # Adam's step is at most its rate, which falls to a fifth.
+    assert size == pytest.approx(0.1, rel=1e-6)
+    full, _ = gradient("adam", 0.1).update(belief, jnp.dot, xs, ys)
+    last, _ = plain.update(belief, jnp.dot, xs, ys, progress=1.0)
+    np.testing.assert_allclose(last.theta - belief.theta, 0.2 * (full.theta - belief.theta), rtol=1e-9)
+    doubled = averaged.map_weights(other, lambda theta: 2.0 * theta)
+    np.testing.assert_allclose(averaged.mean(doubled), 2.0 * mean, rtol=1e-12)
+    np.testing.assert_allclose(doubled.theta, 2.0 * other.theta, rtol=1e-12)
+
+
 def test_repeats_have_a_zeta_distribution_and_keep_epsilon() -> None:
     repeats = Repeats(20)
     uniform = (np.arange(200_000) + 0.5) / 200_000

@@ -134,6 +134,8 @@ CHANGES: dict[str, Change] = {
     "trial_every": Change(3),
     "trial_models": Change(3),
     "trial_epsilon": Change(0.2),
+    "trial_tail": Change(0.5),
+    "settle": Change(True, dict(trial_every=1)),
 }
 
 #: The same of every kind of estimator, and where its algorithms need other values of the above.
@@ -142,6 +144,7 @@ OWN_CHANGES: dict[str, dict[str, Change]] = {
         "learning_rate": Change(0.2),
         "optimizer": Change("sgd"),
         "final_rate": Change(0.5),
+        "averaging": Change(0.1),
         "explore_scale": Change(2.0),
     },
     "kalman": {
@@ -181,6 +184,7 @@ OWN_CHANGES: dict[str, dict[str, Change]] = {
         "observation_noise": Change(0.3),
         "prior_covariance": Change(0.5),
         "adaptive_noise": Change(0.02),
+        "batch_size": Change(3, dict(replay_size=8)),
         "process_noise": Change(0.02),
         "kappa": Change(0.6),
     },
@@ -421,7 +425,9 @@ def folder(config: Config, program: Program) -> Any:
 
     def count(states: RunState, t: Any) -> tuple[RunState, Log]:
         log = Log(np.ones((1, 1, 1), bool), np.zeros((1, 1, 1)), np.zeros((1, 1), bool), Fit(np.zeros((1, 1)), None))
-        return dataclasses.replace(states, episodes=states.episodes + 1, steps=states.steps + 1), log
+        belief = dataclasses.replace(states.agent.belief, theta=states.agent.belief.theta + 1)
+        agent = dataclasses.replace(states.agent, belief=belief)
+        return dataclasses.replace(states, agent=agent, episodes=states.episodes + 1, steps=states.steps + 1), log
 
     load_prior = runs.load_prior
     learner = program.learner
@@ -448,8 +454,8 @@ SHOWS: dict[str, Part] = {
     **dict.fromkeys(("box", "models", "draw", "fixed_models", "acting"), chunk),
     **dict.fromkeys(("prior_covariance", "initial_deviation", "source_spread"), start),
     "observation_noise": start_and_agent,  # the extended Kalman filter stores it, the other estimators compile it
-    **dict.fromkeys(("trial_models", "trial_epsilon"), trial),
-    **dict.fromkeys(("seed", "prior", "trial_every"), folder),
+    **dict.fromkeys(("trial_models", "trial_epsilon", "trial_tail"), trial),
+    **dict.fromkeys(("seed", "prior", "trial_every", "settle"), folder),
 }
 
 

@@ -37,6 +37,7 @@ Positive = Annotated[float, Meta(gt=0, description="a positive number")]
 NotNegative = Annotated[float, Meta(ge=0, description="a number of at least 0")]
 Fraction = Annotated[float, Meta(ge=0, lt=1, description="at least 0 and below 1")]
 InnerFraction = Annotated[float, Meta(gt=0, lt=1, description="above 0 and below 1")]
+Share = Annotated[float, Meta(gt=0, le=1, description="above 0 and at most 1")]
 Probability = Annotated[float, Meta(ge=0, le=1, description="a probability between 0 and 1")]
 Seed = Annotated[int, Meta(ge=0, lt=2**32, description="a whole number from 0 to 4294967295")]
 

@@ -32,6 +32,7 @@ from deeprok.core.fields import (
     Probability,
     Rule,
     Seed,
+    Share,
     added,
     build,
     check_fields,
@@ -114,6 +115,10 @@ class RunSettings:
     """Held-out models, drawn from the box, with one episode each in a trial."""
     trial_epsilon: Probability = 0.1
     """Probability of a random action in a trial."""
+    trial_tail: Share = added(1.0)
+    """Worst fraction of the held-out models whose mean return is a trial's score; 1 for all of them."""
+    settle: bool = added(False)
+    """End with the weights that did best in the trials, instead of those after the last update."""
 
 
 class Parts(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import signal
 import socket
@@ -148,6 +149,9 @@ def _train_group(
                 scores = trial(states.agent.belief)
                 tried = np.isin(np.arange(len(seeds)), due)
                 best = _better(best, states.agent.belief, scores, states.steps, tried)
+                if config.settle:
+                    ended = np.isin(np.arange(len(seeds)), [i for i in due if i not in unfinished])
+                    states = _settled(states, best, ended)
             spread = measure(states.agent.belief)
             before, steps = steps, np.array(states.steps)
             seconds = time.monotonic() - began
@@ -208,7 +212,7 @@ def _put(group: T, member: T, i: int) -> T:
 
 
 def _make_trial(config: Config, program: Program) -> Callable[[Any], jax.Array]:
-    """A function `beliefs -> [S]` mean returns on held-out models drawn from the box."""
+    """A function `beliefs -> [S]` mean returns on held-out models drawn from the box, or on the worst of them."""
     models_key, episodes_key = jax.random.split(jax.random.key(_TRIAL_SEED))
     view = program.learner.view
     box = config.make_box(view.env)
@@ -216,7 +220,10 @@ def _make_trial(config: Config, program: Program) -> Callable[[Any], jax.Array]:
     def trial(belief: Any) -> jax.Array:
         policy = ensemble_policy(view.network, view.env.actions, view.mean(belief)[None], "mean")
         models = sample_box(models_key, box, (config.trial_models,))
-        return jnp.mean(play_episodes(view.env, policy, models, episodes_key, config.trial_epsilon))
+        returns = play_episodes(view.env, policy, models, episodes_key, config.trial_epsilon)
+        if config.trial_tail == 1.0:
+            return jnp.mean(returns)
+        return jnp.mean(jnp.sort(returns)[: max(1, round(config.trial_tail * config.trial_models))])
 
     return jax.jit(jax.vmap(trial))
 
@@ -226,6 +233,14 @@ def _better(best: Best, beliefs: Any, scores: jax.Array, steps: jax.Array, tried
     """The better of the best so far and, where it was tried, the present belief of each seed."""
     present = Best(belief=beliefs, trial_return=scores, steps=steps)
     return jax.vmap(select)(tried & (scores > best.trial_return), present, best)
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _settled(states: RunState, best: Best, ended: Any) -> RunState:
+    """The runs, of which those that have ended go back to their best weights."""
+    agent: Any = states.agent
+    belief = jax.vmap(select)(ended, best.belief, agent.belief)
+    return dataclasses.replace(states, agent=dataclasses.replace(agent, belief=belief))
 
 
 def _unfinished(states: RunState, config: Config) -> list[int]:
