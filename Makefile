@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq --no-compile
 EXTRAS := test lint docs bench
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-slow reproduce lint format docs bench clean
+.PHONY: help test test-slow reproduce study lint format docs bench clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -21,6 +21,23 @@ help: ## List the targets.
 reproduce: .venv/.run.stamp ## Train the paper's agents, evaluate them on its grid, print the table and write the figures.
 	@echo '==> deeprok reproduce'
 	@$(BIN)/deeprok reproduce $(ARGS)
+
+# The word after `study` is the name of a study, so it must not be looked for among the targets.
+STUDY := $(if $(filter study,$(firstword $(MAKECMDGOALS))),$(word 2,$(MAKECMDGOALS)))
+ifneq ($(STUDY),)
+.PHONY: $(STUDY)
+$(STUDY): study ; @:
+endif
+
+study: .venv/.run.stamp ## Run a study by name, make study NAME; without a name, list them.
+ifeq ($(STUDY),)
+	@echo 'Usage: make study NAME [ARGS="..."]'
+	@echo
+	@$(BIN)/python -m studies list
+else
+	@echo '==> deeprok reproduce --study $(STUDY)'
+	@$(BIN)/deeprok reproduce --study $(STUDY) $(ARGS)
+endif
 
 test: .venv/.test.stamp ## Run every test but the slow ones.
 	@echo '==> Running the tests (all but the slow ones) with $(WORKERS) workers'

@@ -1,6 +1,7 @@
 """`python -m studies` and `deeprok reproduce`: runs a study, in a checkout.
 
-`python -m studies pages` writes the pages of docs/ and their figures again, from the numbers stored beside them.
+`python -m studies list` names the studies. `python -m studies pages` writes the pages of docs/ and their figures again,
+from the numbers stored beside them.
 """
 
 from __future__ import annotations
@@ -14,10 +15,15 @@ from typing import Literal
 import tyro
 
 from deeprok.cli import streams
-from studies import kalman, paper, table1
+from studies import kalman, paper, screening, table1
 from studies.engine import Options, Study, run_study, write_page
 
-STUDIES: dict[str, Study] = {"paper": paper.STUDY, "kalman": kalman.STUDY, "table1": table1.STUDY}
+STUDIES: dict[str, Study] = {
+    "paper": paper.STUDY,
+    "kalman": kalman.STUDY,
+    "table1": table1.STUDY,
+    "environments": screening.STUDY,
+}
 DOCS = Path(__file__).parent.parent / "docs"
 
 
@@ -29,9 +35,10 @@ class Reproduce(Options):
     is not done again: an interrupted call goes on where it was, and one with more seeds adds to it.
     """
 
-    study: Literal["paper", "kalman", "table1"] = "paper"
-    """The paper's experiment; the Kalman agents: structures, exploration, robustness level, calibration; or the systems
-    of the paper's Table 1 beside each other. The latter two take an hour or more."""
+    study: Literal["paper", "kalman", "table1", "environments"] = "paper"
+    """The paper's experiment; the Kalman agents: structures, exploration, robustness level, calibration; the systems of
+    the paper's Table 1 beside each other; or which environments can tell robust agents from others, where nothing is
+    trained. kalman and table1 take an hour or more."""
 
 
 def run(words: Sequence[str]) -> None:
@@ -44,7 +51,15 @@ def run(words: Sequence[str]) -> None:
         raise
 
 
+def listed() -> str:
+    """The studies with a line each."""
+    return "\n".join(f"  {name:<12}  {study.about}" for name, study in STUDIES.items())
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["list"]:
+        print(listed())
+        sys.exit()
     if sys.argv[1:] == ["pages"]:
         for study in STUDIES.values():
             write_page(study, DOCS)

@@ -148,7 +148,8 @@ class Study(NamedTuple):
     """What is compared, what else is measured, and how it is written up: a page NAME.md with figures and NAME.json."""
 
     name: str
-    compare: Callable[[Options], list[Comparison]]  # the first one sets how references are examined
+    about: str  # in a line
+    compare: Callable[[Options], list[Comparison]]  # the first sets how references are examined; none: nothing trained
     collect: Callable[[Session], Found]  # the numbers, after measuring what no comparison holds
     page: Callable[[Found], str]  # its Markdown
     figures: Callable[[Found], dict[str, Figure]]  # by file name
@@ -180,9 +181,9 @@ def run_study(study: Study, options: Options, console: Console | None = None, re
         for prepared in everything.values():
             prepare(options.out, (run for run in prepared if not run.row.prior))
         total = sum(work(run) for prepared in everything.values() for run in prepared)
-        total += 3 * REFERENCE + study.more_work(options)
+        total += study.more_work(options) + (3 * REFERENCE if comparisons else 0.0)
         with work_bar(console, total) as done:
-            found_references = references(options.out, comparisons[0].exam, done)
+            found_references = references(options.out, comparisons[0].exam, done) if comparisons else {}
             tables = {}
             for comparison in comparisons:
                 its = everything[comparison.name]
@@ -193,12 +194,12 @@ def run_study(study: Study, options: Options, console: Console | None = None, re
                     tables[comparison.name] = table(comparison, its, found_references["lqr"])
             found = study.collect(Session(options, comparisons, everything, tables, found_references, done))
         report = options.out / "report"
-        write_json(_numbers_file(study, report), found)
+        write_json(numbers_file(study, report), found)
         write_page(study, report)
     print_tables(study.tables(found), results)
     for what, path in (
         ("page and figures", report / f"{study.name}.md"),
-        ("all numbers", _numbers_file(study, report)),
+        ("all numbers", numbers_file(study, report)),
     ):
         results.print(f"{what}: {path}", highlight=False, soft_wrap=True)
     return found
@@ -391,13 +392,14 @@ def write_json(path: Path, content: Any) -> None:
 
 def write_page(study: Study, report: Path) -> None:
     """Writes a study's page and figures beside its JSON file: NAME.md, NAME/*.png and NAME/*.svg."""
-    found = json.loads(_numbers_file(study, report).read_text())
+    found = json.loads(numbers_file(study, report).read_text())
     for title, figure in study.figures(found).items():
         save(figure, report / study.name / title)
     write_atomically(report / f"{study.name}.md", study.page(found).encode())
 
 
-def _numbers_file(study: Study, report: Path) -> Path:
+def numbers_file(study: Study, report: Path) -> Path:
+    """The JSON file of a study's numbers, in the folder of its page."""
     return report / study.name / f"{study.name}.json"
 
 

@@ -112,6 +112,7 @@ def _speed(table: Mapping[str, Summary]) -> dict[str, Any]:
 
 STUDY = Study(
     "results",
+    "the paper's experiment: six agents on the uncertain Cart-Pole",
     compare=_compare,
     collect=_collect,
     page=page.results_page,

@@ -5,7 +5,7 @@ All of them play by the same rules as a learned policy, with the same random num
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -37,9 +37,7 @@ def make_linear_policy(env: Environment) -> PolicyOf:
     """
 
     def policy_of(controller: Controller, params: Any) -> Policy:
-        # There are two pushes only, so of u = −k · s the regulator keeps the sign.
-        regulator = -lqr_gain(linearise(env, params), jnp.array(_STATE_COST), _ACTION_COST)
-        gain = jnp.where(controller.designed, regulator, controller.gain)
+        gain = jnp.where(controller.designed, regulator(env, params), controller.gain)
         return lambda obs: (obs @ gain > 0).astype(jnp.int32)
 
     return policy_of
@@ -51,6 +49,14 @@ _STATE_COST = (0.01, 0.0, 10.0, 0.0)
 _ACTION_COST = 1.0
 
 
+def regulator(env: Environment, params: Any) -> jax.Array:
+    """[D] the gain of the linear-quadratic regulator for these parameters: push right where gain · obs > 0.
+
+    There are two pushes only, so of u = −k · s the sign is kept.
+    """
+    return -lqr_gain(linearise(env, params), jnp.array(_STATE_COST), _ACTION_COST)
+
+
 def search_linear(
     env: Environment,
     axes: Mapping[str, np.ndarray],
@@ -60,9 +66,6 @@ def search_linear(
     episodes: int = 8,
 ) -> np.ndarray:
     """The best single linear policy for a grid, by the cross-entropy method.
-
-    R. Y. Rubinstein, "The cross-entropy method for combinatorial and continuous optimization",
-    Methodology and Computing in Applied Probability, 1999.
 
     Args:
       env: an environment of two actions.
@@ -85,17 +88,44 @@ def search_linear(
 
         return jax.lax.map(one, policies)
 
-    rng = np.random.default_rng(_SEARCH_SEED)
-    mean, spread = np.zeros(len(scale)), np.ones(len(scale))
-    for _ in range(rounds):
-        tried = mean + spread * rng.standard_normal((population, len(scale)))
-        tried /= np.linalg.norm(tried, axis=1, keepdims=True)  # the length of the weights means nothing
-        key = jax.random.key(int(rng.integers(2**31)))
-        scores = np.asarray(returns(jnp.asarray(tried * scale, float), key))
-        best = tried[np.argsort(-scores)[: population // 8]]
-        mean, spread = best.mean(axis=0), best.std(axis=0)
-    weights = mean * scale
+    def score(tried: np.ndarray, seed: int) -> np.ndarray:
+        return np.asarray(returns(jnp.asarray(tried[0] * scale, float), jax.random.key(seed)))[None]
+
+    weights = cross_entropy(score, np.zeros((1, len(scale))), 1.0, population, rounds)[0] * scale
     return weights / np.linalg.norm(weights)
+
+
+def cross_entropy(
+    score: Callable[[np.ndarray, int], np.ndarray],
+    start: np.ndarray,
+    spread: float,
+    population: int = 64,
+    rounds: int = 20,
+) -> np.ndarray:
+    """The best directions by the cross-entropy method: several searches, side by side.
+
+    R. Y. Rubinstein, "The cross-entropy method for combinatorial and continuous optimization",
+    Methodology and Computing in Applied Probability, 1999.
+
+    Args:
+      score: `(tried [G, P, D], seed) -> [G, P]`, what is to be large.
+      start: [G, D] the mean of each search's first round.
+      spread: the standard deviation of its coordinates.
+      population: P, directions of length 1 tried in a round; the best eighth gives the next round's mean and spread.
+      rounds: how often.
+
+    Returns:
+      [G, D] the last means.
+    """
+    rng = np.random.default_rng(_SEARCH_SEED)
+    mean, deviation = start, np.full_like(start, spread)
+    for _ in range(rounds):
+        tried = mean[:, None] + deviation[:, None] * rng.standard_normal((len(mean), population, mean.shape[1]))
+        tried /= np.linalg.norm(tried, axis=2, keepdims=True)  # the length of the weights means nothing
+        order = np.argsort(-score(tried, int(rng.integers(2**31))), axis=1)
+        best = np.take_along_axis(tried, order[:, : population // 8, None], axis=1)
+        mean, deviation = best.mean(axis=1), best.std(axis=1)
+    return mean
 
 
 class Linearisation(NamedTuple):

@@ -28,6 +28,7 @@ def _collect(session: Session) -> Found:
 
 STUDY = Study(
     "table1",
+    "the systems of the paper's Table 1 beside each other",
     compare=_compare,
     collect=_collect,
     page=table1_page.table1_page,

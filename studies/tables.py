@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from studies.statistics import failures, fisher
@@ -220,10 +220,15 @@ def shown(value: Any) -> str:
     return value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
-def markdown(lines: Lines) -> str:
-    """A table: a header and its lines."""
+def markdown(lines: Lines, texts: Collection[int] = ()) -> str:
+    """A table: a header and its lines.
+
+    Args:
+      lines: the header and the lines.
+      texts: columns that hold text, as the first does; the others hold numbers.
+    """
     header, *rest = lines
-    rule = ["---"] + ["---:"] * (len(header) - 1)
+    rule = ["---" if i == 0 or i in texts else "---:" for i in range(len(header))]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *rest)) + "\n"
 
 

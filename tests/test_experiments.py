@@ -26,7 +26,7 @@ from deeprok.evaluation.play import cell_player, grid_cells
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config, make_config
 from deeprok.uncertainty.models import parse_grid
-from studies import engine, exam, figures, kalman, paper, plan, references, sb3, table1
+from studies import engine, exam, figures, kalman, paper, plan, references, sb3, screening, table1
 from studies.engine import Options, Study, run_study
 from studies.exam import CONDITIONS, PAPER_GRID, Exam, Snapshots, make_examiner
 from studies.results import improvement, summarise
@@ -168,7 +168,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-STUDIES = pytest.mark.parametrize("study", [paper.STUDY, kalman.STUDY, table1.STUDY], ids=lambda study: study.name)
+ALL = [paper.STUDY, kalman.STUDY, table1.STUDY, screening.STUDY]
+STUDIES = pytest.mark.parametrize("study", ALL, ids=lambda study: study.name)
 
 
 @STUDIES

@@ -98,8 +98,10 @@ def tabulate(
 ) -> Table:
     """The tables of an environment on its grid, in double precision; row s·A + a is action a in grid state s.
 
-    A model with noise is averaged over a fixed set of random keys, the same for all models, states and actions. A
-    model without noise needs one: whether it has any is found out by giving each state a key of its own.
+    A model with noise is averaged over a fixed set of random keys for each state, the same for all models and actions.
+    With the same keys in all states the error of their mean would be a drift that adds up from step to step; with keys
+    of their own it averages out. A model without noise needs one: whether it has any is found out by giving all states
+    the same key.
 
     Args:
       env: an environment with a grid.
@@ -139,9 +141,9 @@ def tabulate(
         count = len(next(iter(models.values())))
         for i in range(count):
             model = {name: np.float64(values[i]) for name, values in models.items()}
-            found = [led(0, False, model)]
-            if draws > 1 and not all(map(np.array_equal, led(0, True, model), found[0])):
-                found += [led(draw, False, model) for draw in range(1, draws)]
+            found = [led(0, True, model)]
+            if draws > 1 and not all(map(np.array_equal, led(0, False, model), found[0])):
+                found += [led(draw, True, model) for draw in range(1, draws)]
             index, weight, reward = zip(*found, strict=True)
             matrices.append(_sparse(np.concatenate(index, axis=1), np.concatenate(weight, axis=1) / len(found), states))
             rewards.append(np.mean(reward, axis=0))

@@ -169,7 +169,7 @@ class Screening:
 _PLAIN = ("env", "states", "start_values", "discount", "cvar", "episodes", "epsilon", "draws", "seed")
 
 
-class _Measure(NamedTuple):
+class Measure(NamedTuple):
     """A score in which policies are compared."""
 
     name: str
@@ -184,6 +184,7 @@ class _Measure(NamedTuple):
         return worst / self.scale, mean / self.scale
 
     def better(self, policy: str, over: str) -> bool:
+        """Whether the difference between two policies counts."""
         worst, mean = self.gain(policy, over)
         return worst >= WORST_CELL or mean >= ON_AVERAGE
 
@@ -194,6 +195,18 @@ class _Measure(NamedTuple):
             f"the {self.name} of the policy {policy} is {ours[0]} in its worst cell and {ours[1]} on average, that of"
             f" the policy nominal {theirs[0]} and {theirs[1]}"
         )
+
+
+def measures(summary: Mapping[str, Summary]) -> list[Measure]:
+    """The scores in which policies are compared: success, and return where a policy for each model beats chance."""
+
+    def measure(name: str, show: Callable[[float], str], scale: float) -> Measure:
+        worst, mean = ({p: getattr(one, f"{kind}_{name}") for p, one in summary.items()} for kind in ("worst", "mean"))
+        return Measure(name, show, scale, worst, mean)
+
+    success = measure("success", lambda x: f"{100 * x:.0f} %", 1.0)
+    span = summary["each"].mean_return - summary["random"].mean_return
+    return [success, measure("return", lambda x: f"{x:.4g}", span)] if span > 0 else [success]
 
 
 def judge(summary: Mapping[str, Summary]) -> Verdict:
@@ -207,25 +220,17 @@ def judge(summary: Mapping[str, Summary]) -> Verdict:
     Args:
       summary: the scores of each policy.
     """
-
-    def measure(name: str, show: Callable[[float], str], scale: float) -> _Measure:
-        worst, mean = ({p: getattr(one, f"{kind}_{name}") for p, one in summary.items()} for kind in ("worst", "mean"))
-        return _Measure(name, show, scale, worst, mean)
-
-    measures = [measure("success", lambda x: f"{100 * x:.0f} %", 1.0)]
-    span = summary["each"].mean_return - summary["random"].mean_return
-    if span > 0:
-        measures.append(measure("return", lambda x: f"{x:.4g}", span))
-    robust = [(by, max(_ROBUST, key=lambda policy: sum(by.gain(policy, "nominal")))) for by in measures]
+    found = measures(summary)
+    robust = [(by, max(_ROBUST, key=lambda policy: sum(by.gain(policy, "nominal")))) for by in found]
     for by, best in robust:
         if by.better(best, "nominal") and by.better("each", "nominal"):
             return Verdict("robustness", f"Robustness can pay here: {by.compared(best)}.{_remarks(by, best)}")
-    for by in measures:
+    for by in found:
         if by.better("each", "nominal"):
-            told = by.compared("each")
-            return Verdict(
-                "adaptation", f"Robustness can't pay here, but knowing the model would: {told}. No one policy does."
-            )
+            told = f"Robustness can't pay here, but knowing the model would: {by.compared('each')}."
+            if by.better("mean", "nominal"):
+                return Verdict("adaptation", f"{told} Of the policies for all models only mean is better than nominal.")
+            return Verdict("adaptation", f"{told} No one policy does.")
     for by, best in robust:
         if by.better(best, "nominal"):
             return Verdict(
@@ -240,7 +245,7 @@ def judge(summary: Mapping[str, Summary]) -> Verdict:
     )
 
 
-def _remarks(by: _Measure, best: str) -> str:
+def _remarks(by: Measure, best: str) -> str:
     """What else is to be known of a robust policy that pays."""
     if by.better(best, "mean"):
         said = " The policy mean does worse: random models in training are not enough."
