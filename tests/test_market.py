@@ -213,6 +213,7 @@ def test_worst_market_is_always_the_calm_and_rising_one(solved) -> None:
     np.testing.assert_allclose(robust, corner, rtol=0.01)
 
 
+@pytest.mark.slow
 def test_waiting_is_paid_for_where_the_market_rises(x64, solved) -> None:
     grid, tables = solved
     natures = {"nominal": lambda q: q[NOMINAL], "mean": lambda q: q.mean(axis=0), "worst": lambda q: q.min(axis=0)}

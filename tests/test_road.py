@@ -165,6 +165,7 @@ def test_success_is_arrival(horizon: int) -> None:
 FRICTIONS = {"friction": [0.3, 0.5, 0.8, 1.0]}
 
 
+@pytest.mark.slow
 def test_margins_for_slippery_roads(x64) -> None:
     # On a coarse grid: the nominal policy crashes on every slipperier road, the mean one on the most slippery, and
     # the worst-case one nowhere, at the price of more time.

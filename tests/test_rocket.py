@@ -129,6 +129,7 @@ def test_grid_is_finest_at_the_ground(x64) -> None:
 CELLS = {"thrust": [12.0, 20.0, 12.0, 20.0, 16.0], "gravity": [8.0, 8.0, 11.5, 11.5, 9.8]}  # the last is nominal
 
 
+@pytest.mark.slow
 def test_minimum_in_every_step_stays_in_the_air(x64) -> None:
     grid = coarse(ENV, 81, 121)
     tables = tabulate(ENV, grid, CELLS)
