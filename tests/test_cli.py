@@ -304,6 +304,15 @@ def test_every_setting_of_a_part_is_an_option(untrained, tmp_path: Path, algorit
     assert config == make_config(algorithm, **{name: value for name, (_, value) in changes.items()})
 
 
+@pytest.mark.parametrize(
+    ("words", "budget"),
+    [(["--steps", "90"], (0, 90)), (["--steps=0"], (700, 0)), (["--episodes", "5"], (5, 0)),
+     (["--episodes", "5", "--steps", "90"], (5, 90)), ([], (700, 0))],
+)  # fmt: skip
+def test_limits_of_a_run(untrained, tmp_path: Path, words: list[str], budget: tuple[int, int]) -> None:
+    assert config_of("rtd_dqn", *words, out=tmp_path / "run").budget == budget
+
+
 @pytest.mark.parametrize("on", [True, False])
 @pytest.mark.parametrize("name", sorted(SWITCHES - {"double"}))
 def test_switches(untrained, tmp_path: Path, name: str, on: bool) -> None:

@@ -82,15 +82,12 @@ def run(words: Sequence[str]) -> None:
 
 def _parse(algorithm: str, words: Sequence[str]) -> tuple[Config, Train]:
     """Reads options whose names and defaults depend on the preset and the parts, which are options too."""
-    chosen = {}
+    given = {}
     for word, following in itertools.pairwise([*words, ""]):
         name, equals, value = word.partition("=")
-        if name in ("--preset", "--env", "--network"):
-            chosen[name.removeprefix("--")] = value if equals else following
-    base = make_config(algorithm, **chosen)
-    no_limit: dict[str, Any] = other_limit(
-        dict.fromkeys((word.partition("=")[0].removeprefix("--") for word in words), 1)
-    )
+        given[name.removeprefix("--")] = value if equals else following
+    base = make_config(algorithm, **{name: given[name] for name in ("preset", "env", "network") if name in given})
+    no_limit: dict[str, Any] = other_limit({name: value for name, value in given.items() if value != "0"})
     base = dataclasses.replace(base, **no_limit)
     for word in words:
         name = word.partition("=")[0].removeprefix("--").replace("-", "_")
