@@ -26,7 +26,7 @@ SOME = {name: CONDITIONS[name] for name in ("outside", "sensor_noise")}
 
 def small(algorithm: str, preset: str = "tuned", **changes: Any) -> Config:
     tiny: dict[str, Any] = dict(trial_models=2, horizon=20, models=2)
-    if ALGORITHMS[algorithm].estimator == "policy":
+    if ALGORITHMS[algorithm].learner == "policy_gradient":
         tiny |= dict(trajectories=12, minibatches=1, snapshot_every=12)
         length = 24
     else:
