@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import functools
 import gc
 import os
@@ -39,6 +40,7 @@ from hypothesis import settings
 
 from deeprok.environments import ENVIRONMENTS
 from deeprok.runs.settings import Config
+from deeprok.training import loop
 from deeprok.training.scan import Program, RunState, make_program
 
 if "deeprok-tests-" in os.environ["JAX_COMPILATION_CACHE_DIR"]:
@@ -119,6 +121,22 @@ def train() -> Callable[..., Trained]:
         return Trained(history, logs)
 
     return train
+
+
+_program = functools.cache(loop.make_program)
+_make_trial, _make_spread = loop._make_trial, loop.make_spread
+_trial = functools.cache(lambda config: _make_trial(config, _program(config)))
+_spreads: dict[int, Any] = {}  # by the learner, which is kept
+
+
+@pytest.fixture(scope="module")
+def compiled_once() -> Iterator[None]:
+    """Trainings in this process whose settings differ by their seed only share compiled functions."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "make_program", lambda config: _program(dataclasses.replace(config, seed=0)))
+        patch.setattr(loop, "_make_trial", lambda config, _: _trial(dataclasses.replace(config, seed=0)))
+        patch.setattr(loop, "make_spread", lambda made: _spreads.setdefault(id(made), _make_spread(made)))
+        yield
 
 
 @pytest.fixture
