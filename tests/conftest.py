@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import functools
 import gc
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -21,6 +23,12 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="deeprok-tests-")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+# Where no bytecode is to be written each of them would compile the source of JAX first, which takes longer than the
+# rest of its start; so it is written where it goes with the tests.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = tempfile.mkdtemp(prefix="deeprok-bytecode-")
+    sys.dont_write_bytecode = False
+    atexit.register(shutil.rmtree, sys.pycache_prefix, ignore_errors=True)
 os.environ["DEEPROK_CACHE"] = "off"  # tests leave the user's own cache alone
 
 import jax
@@ -32,6 +40,7 @@ from hypothesis import settings
 
 from deeprok.environments import ENVIRONMENTS
 from deeprok.runs.settings import Config
+from deeprok.training import loop
 from deeprok.training.scan import Program, RunState, make_program
 
 if "deeprok-tests-" in os.environ["JAX_COMPILATION_CACHE_DIR"]:
@@ -112,6 +121,22 @@ def train() -> Callable[..., Trained]:
         return Trained(history, logs)
 
     return train
+
+
+_program = functools.cache(loop.make_program)
+_make_trial, _make_spread = loop._make_trial, loop.make_spread
+_trial = functools.cache(lambda config: _make_trial(config, _program(config)))
+_spreads: dict[int, Any] = {}  # by the learner, which is kept
+
+
+@pytest.fixture(scope="module")
+def compiled_once() -> Iterator[None]:
+    """Trainings in this process whose settings differ by their seed only share compiled functions."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "make_program", lambda config: _program(dataclasses.replace(config, seed=0)))
+        patch.setattr(loop, "_make_trial", lambda config, _: _trial(dataclasses.replace(config, seed=0)))
+        patch.setattr(loop, "make_spread", lambda made: _spreads.setdefault(id(made), _make_spread(made)))
+        yield
 
 
 @pytest.fixture

@@ -48,6 +48,8 @@ SOME = {name: CONDITIONS[name] for name in ("between", "heavy_pole", "delay")}
 ENV = cartpole()
 AXES = parse_grid(PAPER_GRID, ENV.nominal)
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 
 def small(algorithm: str, preset: str = "tuned", **changes: Any) -> Config:
     return make_config(algorithm, preset, **{**SMALL, "models": 2, **changes})

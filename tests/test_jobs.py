@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import os
 import signal
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +32,7 @@ SETTINGS: dict[str, Any] = dict(
 )  # fmt: skip
 CONFIG = make_config("deep_rok", **SETTINGS)
 
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once() -> Iterator[None]:
-    """Runs in this process whose settings differ by their seed only share compiled functions."""
-    program = functools.cache(trainer.make_program)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer, "make_program", lambda config: program(dataclasses.replace(config, seed=0)))
-        yield
+pytestmark = pytest.mark.usefixtures("compiled_once")
 
 
 @pytest.fixture(scope="module")

@@ -120,12 +120,12 @@ def running(process: int) -> bool:
         return False
 
 
-def wait_for(condition: Callable[[], Any], process: subprocess.Popen[bytes], seconds: float = 120.0) -> None:
-    """Until something has happened, or the training has ended without it."""
-    deadline = time.monotonic() + seconds
+def wait_for(condition: Callable[[], Any], process: subprocess.Popen[bytes], pause: float) -> None:
+    """Until something has happened, or the training has ended without it; a pause in seconds is between two looks."""
+    deadline = time.monotonic() + 120.0
     while not condition() and process.poll() is None:
         assert time.monotonic() < deadline
-        time.sleep(0.001)
+        time.sleep(pause)
 
 
 def sizes(out: Path) -> list[int]:
@@ -136,10 +136,10 @@ def kill(process: subprocess.Popen[bytes], how: str, out: Path, chance: random.R
     """Kills a training, or only its parent, at a moment that chance decides; false if it had ended by then."""
     before = sizes(out)
     if chance.random() < 0.8:  # else while it compiles
-        wait_for(lambda: sizes(out) != before, process)
+        wait_for(lambda: sizes(out) != before, process, 0.02)
     time.sleep(chance.uniform(0.0, 0.8))
     if how == "writing":
-        wait_for(lambda: any(out.glob("seed-*/.*.partial")), process)
+        wait_for(lambda: any(out.glob("seed-*/.*.partial")), process, 0.001)
     if process.poll() is not None:
         return False
     workers = workers_of(process.pid)

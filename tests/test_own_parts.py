@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import json
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,6 @@ from deeprok.core.errors import DeeprokError
 from deeprok.evaluation.export import json_q_values
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import make_config
-from deeprok.training import loop
 from deeprok.training.loop import progress_of
 from deeprok.uncertainty import SETS, cvar
 
@@ -37,21 +34,14 @@ SMALL = (
 DRIFT = ("--env", "own_parts:DRIFT")
 TINY = ("--hidden", "4")
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A current folder of its own, which is not on Python's path yet."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once() -> Iterator[None]:
-    """Runs in this process whose settings differ by their seed only share compiled functions."""
-    program = functools.cache(loop.make_program)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "make_program", lambda config: program(dataclasses.replace(config, seed=0)))
-        yield
 
 
 def run(*words: str) -> None:

@@ -34,6 +34,8 @@ SMALL: dict[str, Any] = dict(
     hidden=(4,), episodes=16, horizon=15, trajectories=6, minibatches=2, epochs=2, level_iterations=2, snapshot_every=3
 )
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 
 # How much each trajectory counts.
 

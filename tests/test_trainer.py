@@ -10,7 +10,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,19 +66,7 @@ FRAGILE: dict[str, Any] = SMALL | dict(warm_up=100, chunk_steps=50, epsilon_step
 # Seed 3 breaks down as soon as it learns; seed 6 has done its episodes by then.
 WILD = make_config("rtd_dqn", **FRAGILE | dict(episodes=3), optimizer="sgd", learning_rate=1e6)
 
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once() -> Iterator[None]:
-    """Runs whose settings differ by their seed only share compiled functions."""
-    make_program, make_trial, make_spread = trainer.make_program, trainer._make_trial, trainer.make_spread
-    program = functools.cache(make_program)
-    trial = functools.cache(lambda config: make_trial(config, program(config)))
-    spreads: dict[int, Any] = {}  # by the learner, which is kept
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer, "make_program", lambda config: program(dataclasses.replace(config, seed=0)))
-        patch.setattr(trainer, "_make_trial", lambda config, _: trial(dataclasses.replace(config, seed=0)))
-        patch.setattr(trainer, "make_spread", lambda made: spreads.setdefault(id(made), make_spread(made)))
-        yield
+pytestmark = pytest.mark.usefixtures("compiled_once")
 
 
 @pytest.fixture(scope="module")

@@ -56,9 +56,12 @@ def reduced(words: list[str]) -> list[str]:
     return words
 
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+
 @pytest.fixture(scope="module", autouse=True)
-def compiled_once() -> Iterator[None]:
-    """Pages train the same agents: what one of them has compiled, the others load."""
+def compiled_for_all() -> Iterator[None]:
+    """Pages evaluate the same agents: what one of them has compiled, the others load."""
     before = jax.config.jax_enable_compilation_cache
     jax.config.update("jax_enable_compilation_cache", True)
     yield
