@@ -171,6 +171,7 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "models": ("3", 3),
     "draw": ("product", "product"),
     "fixed_models": ("cart_mass=1:3:3", "cart_mass=1:3:3"),
+    "memory": ("4", 4),
     "acting": ("member", "member"),
     "robust_set": ("minimum", "minimum"),
     "robust_level": ("0.5", 0.5),

@@ -142,6 +142,7 @@ NUMBERS: dict[str, list[Any]] = {
     "horizon": [0, 2.5],
     "action_seed": [-1, 2**32, 0.5],
     "models": [0, 2.5],
+    "memory": [-1, 1.5, 201, "1"],
     "discount": [1.0, -0.1, NAN, 2],
     "batch_size": [0, 1.5],
     "replay_size": [0],

@@ -102,6 +102,7 @@ CHANGES: dict[str, Change] = {
     "models": Change(1),
     "draw": Change("product"),
     "fixed_models": Change("pole_length=0.3:0.5:2", dict(fixed_models="pole_length=0.3:0.4:2")),
+    "memory": Change(2, dict(memory=1)),
     "acting": Change("nominal"),
     "robust_set": Change("kl"),
     "robust_level": Change(0.6),

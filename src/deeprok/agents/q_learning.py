@@ -311,12 +311,13 @@ def _check_memory(task: Task) -> None:
     models, observations = task.models.size, len(task.env.observation_scale)
     rows = min(settings.replay_size, task.most_steps)
     width = observations + 1 + (models if task.target.robust else 1) * (observations + 2)
-    drawn = settings.chunk_steps * models * len(task.box)
+    # Of each step of a chunk: the models and the first observation of the episode that may begin after it.
+    drawn = settings.chunk_steps * (models * len(task.box) + observations)
     if (size := gigabytes(rows * width + drawn + task.snapshots * network.num_weights, task.precision)) > 4:
+        lower = "models, replay_size, memory or chunk_steps" if task.env.past else "models, replay_size or chunk_steps"
         raise DeeprokError(
             f"{models} models, a replay of {rows} transitions and {task.snapshots} snapshots would take "
-            f"{size:.1f} GB a seed, more than the 4 allowed; lower models, replay_size or chunk_steps, or raise "
-            "snapshot_every"
+            f"{size:.1f} GB a seed, more than the 4 allowed; lower {lower}, or raise snapshot_every"
         )
 
 
