@@ -184,6 +184,7 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "replay_size": ("500", 500),
     "warm_up": ("0", 0),
     "train_every": ("2", 2),
+    "updates": ("4", 4),
     "target_period": ("3", 3),
     "epsilon_start": ("0.5", 0.5),
     "epsilon_end": ("0", 0.0),

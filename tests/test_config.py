@@ -148,6 +148,7 @@ NUMBERS: dict[str, list[Any]] = {
     "replay_size": [0],
     "warm_up": [-1, 0.5],
     "train_every": [0],
+    "updates": [0, 1.5],
     "target_period": [0],
     "epsilon_start": [1.1, -0.1, NAN],
     "epsilon_end": [2],

@@ -50,6 +50,7 @@ CONFIGS: dict[str, Config] = {
         explore="thompson",
         confidence="spread",
         level_start=1.0,
+        updates=2,
         precision="float64",
     ),
     "backprop": make_config("bbb_rtd", **SMALL, explore="thompson", weight_prior="mixture"),
@@ -60,7 +61,14 @@ CONFIGS: dict[str, Config] = {
         "rtd_dqn",
         **SMALL,
         **dict(
-            memory=3, normalise=True, averaging=0.1, longest_repeat=4, epsilon_fraction=0.5, trial_tail=0.5, settle=True
+            memory=3,
+            updates=2,
+            normalise=True,
+            averaging=0.1,
+            longest_repeat=4,
+            epsilon_fraction=0.5,
+            trial_tail=0.5,
+            settle=True,
         ),
     ),
     "unscented": make_readable("ktd_rtd", **SMALL | dict(batch_size=1), explore="thompson", prior_covariance=0.1),
