@@ -80,8 +80,39 @@ def drift(horizon: int = 10) -> Environment:
     return Environment("drift", reset, step, Noise(), {"size": (0.5, 2.0)}, (1.0,), Choices(("a", "b")), horizon, 0.0)
 
 
+@pytree_dataclass
+class Air:
+    wind: Any = quantity(1.0, "", "blows one way round if it is positive, else the other way", positive=False)
+
+
+def ring(horizon: int = 10) -> Environment:
+    """Three places in a ring, seen one-hot. The wind blows on by one place, then it is to be guessed for a reward of 1.
+
+    The first place is uniformly random, and so is the second, whatever the wind: one observation tells nothing of it,
+    and guesses without memory are right half of the time. The two together tell it.
+    """
+
+    def reset(key: jax.Array, params: Air) -> tuple[Any, jax.Array]:
+        place = jax.random.randint(key, (), 0, 3)
+        return (place, jnp.int32(0)), jax.nn.one_hot(place, 3)
+
+    def step(key: jax.Array, state: Any, action: jax.Array, params: Air) -> Outcome:
+        place, age = state
+        blown = (place + jnp.where(params.wind > 0, 1, 2)) % 3
+        right = action == (params.wind > 0)
+        return Outcome(
+            state=(blown, age + 1),
+            obs=jax.nn.one_hot(blown, 3),
+            reward=jnp.where((age == 1) & right, 1.0, 0.0),
+            terminated=age == 1,
+        )
+
+    box = {"wind": (-1.0, 1.0)}
+    return Environment("ring", reset, step, Air(), box, (1.0,) * 3, Choices(("back", "on")), horizon, 0.5)
+
+
 def part_of(make: Callable[[int], Environment]) -> EnvironmentPart:
     return EnvironmentPart(EpisodeSettings, lambda settings: make(settings.horizon))
 
 
-PROBES = {make.__name__: part_of(make) for make in (fork, treadmill, drift)}
+PROBES = {make.__name__: part_of(make) for make in (fork, treadmill, drift, ring)}

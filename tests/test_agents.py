@@ -17,6 +17,7 @@ from deeprok.agents.learner import Clock, Learner
 from deeprok.agents.network import MLP
 from deeprok.agents.q_learning import AgentState, Draw, make_estimator
 from deeprok.agents.targets import TARGETS
+from deeprok.core.errors import DeeprokError
 from deeprok.environments.base import Transition
 from deeprok.estimators import Fit, GradientConfig
 from deeprok.runs.settings import Config, make_config
@@ -58,7 +59,7 @@ def make_case(algorithm: str, models: int, **changes: Any) -> Case:
         memory[t % len(memory)] = row
     target = np.asarray(rng.normal(size=agent.view.network.num_weights) * 0.5, state.target.dtype)
     draw = agent.draw(jax.random.key(1))
-    rows = memory[np.asarray(draw.batch) % min(40, len(memory))]
+    rows = memory[np.asarray(draw.batch).reshape(-1) % min(40, len(memory))]
     obs, action, reward, next_obs, terminated = np.split(rows, np.cumsum([4, 1, models, 4 * models]), axis=1)
     batch = Transition(
         obs=obs,
@@ -288,3 +289,49 @@ def test_joint_agents_multiply_the_noise_by_the_batch(x64) -> None:
         belief = estimator.init(jnp.zeros(1))
         belief, _ = jax.jit(lambda belief, of=estimator: of.update(belief, h, jnp.ones(1), jnp.ones(1)))(belief)
         np.testing.assert_allclose(estimator.posterior.covariance(belief), [[noise / (1 + noise)]], rtol=1e-12)
+
+
+ROUNDS: dict[str, dict[str, Any]] = {
+    "gradient": dict(algorithm="rtd_dqn", models=3, averaging=0.2),
+    "normalised": dict(algorithm="dqn", models=1, normalise=True),
+    "kalman": dict(algorithm="deep_rok", models=3, robust_set="cvar", confidence="spread", level_start=0.9),
+    "backprop": dict(algorithm="bbb_dqn", models=1),
+    "langevin": dict(algorithm="psgld_rtd", models=2, burn_in=1, thinning=1, members=2),
+    "unscented": dict(algorithm="ktd_q", models=1, batch_size=2, replay_size=40),
+}
+
+
+@pytest.mark.parametrize("settings", ROUNDS.values(), ids=ROUNDS)
+def test_a_round_is_its_updates_one_by_one(x64, settings: dict[str, Any]) -> None:
+    """Each from its own mini-batch, all with the targets of the round's beginning."""
+    # With all data from the first update on: they grow with the rounds.
+    one, many = (make_case(**settings, warm_up=39, precision="float64", updates=updates) for updates in (1, 3))
+    state, batches = many.state, np.asarray(many.draw.batch)
+    assert batches.shape == (3, many.config.learner.batch_size)
+    assert len(np.unique(batches)) == batches.size
+    losses = []
+    for bits in batches:
+        state, fit = one.learn(state, dataclasses.replace(one.draw, batch=jnp.asarray(bits)), LATE, ON)
+        losses.append(float(fit.loss))
+    found, fit = many.learn(many.state, many.draw, LATE, ON)
+    assert len(set(losses)) == 3
+    np.testing.assert_allclose(fit.loss, losses, rtol=1e-6)
+    for expected, leaf in zip(jax.tree.leaves(state), jax.tree.leaves(found), strict=True):
+        np.testing.assert_allclose(leaf, expected, rtol=1e-6, atol=1e-9)
+    still, _ = many.learn(many.state, many.draw, LATE, OFF)
+    np.testing.assert_array_equal(still.target, many.state.target)
+    np.testing.assert_array_equal(many.agent.view.mean(still.belief), many.agent.view.mean(many.state.belief))
+
+
+def test_the_target_is_copied_after_the_last_update_of_a_round(x64) -> None:
+    often, never = (make_case("dqn", 1, precision="float64", updates=3, target_period=p) for p in (40, 10**6))
+    copied, kept = (case.learn(case.state, case.draw, LATE, ON)[0] for case in (often, never))
+    np.testing.assert_array_equal(copied.belief.theta, kept.belief.theta)
+    np.testing.assert_array_equal(copied.target, copied.belief.theta)
+    np.testing.assert_array_equal(kept.target, never.state.target)
+
+
+def test_several_updates_need_several_transitions() -> None:
+    with pytest.raises(DeeprokError, match="updates is 2, but replay_size is 1"):
+        make_config("ktd_q", updates=2)
+    assert "updates" not in make_config("dqn").to_json()

@@ -50,15 +50,26 @@ CONFIGS: dict[str, Config] = {
         explore="thompson",
         confidence="spread",
         level_start=1.0,
+        updates=2,
         precision="float64",
     ),
     "backprop": make_config("bbb_rtd", **SMALL, explore="thompson", weight_prior="mixture"),
     "langevin": make_config("psgld_rtd", **SMALL, explore="thompson", burn_in=50, thinning=7, members=5),
-    # All that a point estimate may carry along: units, an average, a repeated action; and best weights to end with.
+    # All that a point estimate may carry along: units, an average, a repeated action, the last steps; and best weights
+    # to end with.
     "settled": make_config(
         "rtd_dqn",
         **SMALL,
-        **dict(normalise=True, averaging=0.1, longest_repeat=4, epsilon_fraction=0.5, trial_tail=0.5, settle=True),
+        **dict(
+            memory=3,
+            updates=2,
+            normalise=True,
+            averaging=0.1,
+            longest_repeat=4,
+            epsilon_fraction=0.5,
+            trial_tail=0.5,
+            settle=True,
+        ),
     ),
     "unscented": make_readable("ktd_rtd", **SMALL | dict(batch_size=1), explore="thompson", prior_covariance=0.1),
 }

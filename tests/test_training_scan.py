@@ -138,6 +138,7 @@ def test_the_log_tells_what_happened(train) -> None:
 
 STANDING = {
     "dqn, every third step": dict(algorithm="dqn", train_every=3),
+    "dqn, twice every third step": dict(algorithm="dqn", train_every=3, updates=2),
     "deep_rok": dict(algorithm="deep_rok"),
 }
 
@@ -164,19 +165,27 @@ def test_a_finished_seed_stands_still(train, changes: dict[str, Any]) -> None:
     for seed in np.flatnonzero(done[-1]):
         assert run.last.steps[seed] == np.flatnonzero(ended[seed])[-1] + 1
     if config.algorithm == "dqn":
-        # An update after each third step that was taken and lies beyond the warm-up.
-        updates = [sum(t >= config.learner.warm_up for t in range(2, steps, 3)) for steps in run.last.steps]
+        # An update, or two, after each third step that was taken and lies beyond the warm-up.
+        rounds = [sum(t >= config.learner.warm_up for t in range(2, steps, 3)) for steps in run.last.steps]
+        updates = [config.learner.updates * count for count in rounds]
         assert run.last.agent.belief.optimizer[0].count.tolist() == updates
+        learned = np.concatenate([log.learned for log in run.logs], axis=1)
+        assert learned.shape == np.concatenate([log.fit.loss for log in run.logs], axis=1).shape
+        assert learned.sum(axis=1).tolist() == updates
 
 
-@pytest.mark.parametrize(("train_every", "copies"), [(1, [10, 15, 20, 25]), (2, [10, 16, 20, 26])])
-def test_step_by_step(train, build, train_every: int, copies: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("train_every", "updates", "copies"),
+    [(1, 1, [10, 15, 20, 25]), (2, 1, [10, 16, 20, 26]), (2, 3, [10, 16, 20, 26])],
+)
+def test_step_by_step(train, build, train_every: int, updates: int, copies: list[int]) -> None:
     """Learning starts after the warm-up, the target is copied once a period, models live for an episode."""
     config = settings(
         "rtd_dqn",
         acting="member",
         models=3,
         train_every=train_every,
+        updates=updates,
         chunk_steps=train_every,
         warm_up=7,
         target_period=5,
@@ -222,9 +231,10 @@ def inside_loops(hlo: str) -> Iterator[str]:
             waiting.extend(called)
 
 
-@pytest.mark.parametrize("batching", ["averaged", "joint"])
-def test_neither_replay_nor_covariance_is_copied(build, batching: str) -> None:
-    config = settings("deep_rok", batching=batching, models=2, hidden=(3,), chunk_steps=10, episodes=31, seed=0)
+@pytest.mark.parametrize(("batching", "updates"), [("averaged", 1), ("averaged", 3), ("joint", 1)])
+def test_neither_replay_nor_covariance_is_copied(build, batching: str, updates: int) -> None:
+    size: dict[str, Any] = dict(models=2, hidden=(3,), chunk_steps=10, episodes=31, seed=0)
+    config = settings("deep_rok", batching=batching, updates=updates, **size)
     built = build(config)
     states = jax.eval_shape(built.start, np.arange(1))
     # With the passes that users have, not with those of the tests.
@@ -306,6 +316,13 @@ def test_learns_the_known_values(train, build, probes, algorithm, changes, expec
     mean = program.learner.view.mean(seed_of(run.last.agent.belief, 0))
     q = program.learner.view.network.apply(jnp.asarray(mean), jnp.eye(3))
     np.testing.assert_allclose(q, expected, atol=0.05)
+
+
+def test_several_updates_learn_more_of_a_step(train, build, probes) -> None:
+    """What takes one update a step four chunks, four updates a step learn in one."""
+    config = probe("dqn", "fork", 3, updates=4)
+    q = build(config).program.learner.view.network.apply(jnp.asarray(train(config).theta[0]), jnp.eye(3))
+    np.testing.assert_allclose(q, NOMINAL, atol=0.05)
 
 
 def test_the_worst_case_changes_the_policy() -> None:

@@ -13,7 +13,7 @@ from probe_envs import part_of
 
 from deeprok.agents import replay
 from deeprok.agents.learner import Clock
-from deeprok.agents.q_learning import make_estimator
+from deeprok.agents.q_learning import _context, make_estimator
 from deeprok.core.errors import DeeprokError
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments import ENVIRONMENTS, Choices, Environment, Outcome, quantity
@@ -59,6 +59,13 @@ def test_backprop_charges_a_mini_batch_its_share_of_the_divergence() -> None:
     belief = after_updates(estimator, jnp.full(1, 5.0))
     gradient = np.asarray(belief.optimizer[0].mu[0])[:, 0] / (1 - 0.9)  # Adam's first mean
     np.testing.assert_allclose(gradient, 3 / HELD * 5.0 / 2.0, rtol=1e-4)
+
+
+def test_the_data_grow_with_the_rounds() -> None:
+    """Two updates a round: the data of both are those of its steps."""
+    context = _context(make_config("bbb_dqn", **DATA, updates=2, episodes=5, horizon=21).task())
+    np.testing.assert_array_equal(context.data_size(jnp.arange(8)), np.repeat(HELD, 2))
+    assert context.updates == 5 * 21 // 2 * 2
 
 
 def test_langevin_steps_are_twice_the_rate_over_the_data() -> None:

@@ -120,23 +120,25 @@ class Played(NamedTuple):
 
 
 class PlaysSteps(NamedTuple):
-    """A learner that acts in one episode after the other, with an update every few steps.
+    """A learner that acts in one episode after the other, in rounds: a few steps, then one or more updates.
 
     Attributes:
       observe: `(state, transition, draw, clock, ended, active) -> state`, what a step changes: the replay, for example.
-      steps_per_update: environment steps between updates.
-      updates_per_chunk: updates in a chunk, after which metrics are written.
+      steps_per_round: environment steps in a round.
+      rounds_per_chunk: rounds in a chunk, after which metrics are written.
       warm_up: the step before which updates have no effect.
+      updates_per_round: updates after the steps of a round.
     """
 
     observe: Callable[[Any, Transition, Any, Clock, jax.Array, jax.Array], Any]
-    steps_per_update: int
-    updates_per_chunk: int
+    steps_per_round: int
+    rounds_per_chunk: int
     warm_up: int = 0
+    updates_per_round: int = 1
 
     def chunk_steps(self, horizon: int) -> int:
         """Environment steps in a chunk."""
-        return self.steps_per_update * self.updates_per_chunk
+        return self.steps_per_round * self.rounds_per_chunk
 
 
 class PlaysTrajectories(NamedTuple):
@@ -166,9 +168,9 @@ class Learner(NamedTuple):
       init: `(key, belief=None) -> State`, from a given estimate of the weights or from fresh ones.
       draw: `(key, shape) -> pytree`, the random numbers of steps of that shape, for `act` and `observe`.
       act: `(state, draw, obs, clock) -> (action, note)`, exploring; the note is what `learn` wants to know of it.
-      learn: `(state, draw, clock, active, played) -> (state, Fit)`, one update. A learner that plays steps gets the
-        random numbers of the last of them, and None; one that plays trajectories gets a random key, and what was
-        played.
+      learn: `(state, draw, clock, active, played) -> (state, Fit)`, one update, or all of a round, whose `Fit` then has
+        a first axis of updates. A learner that plays steps gets the random numbers of the last of them, and None; one
+        that plays trajectories gets a random key, and what was played.
       view: what others may look at.
       seeds: where several seeds train. A small network leaves a core idle, so that a vmap pays; a covariance fills its
         cache by itself.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +46,8 @@ class QLearningSettings:
     """Environment steps before learning starts."""
     train_every: Count = 1
     """Environment steps between updates."""
+    updates: Count = added(1)
+    """Updates after every train_every steps, each from a mini-batch of its own."""
     epsilon_start: Probability = 1.0
     """Probability of a random action at the first step."""
     epsilon_end: Probability = 0.1
@@ -88,12 +90,28 @@ class Draw:
     """The random numbers of one step. Drawn for many steps at once they cost next to nothing."""
 
     explore: jax.Array  # [2] uniform, for ε-greedy; [3] with the length of a repetition
-    batch: jax.Array  # [B] uint32, for `replay.sample`
+    batch: jax.Array  # [B] uint32, for `replay.sample`; [U, B] where a round has several updates
     weights: jax.Array  # [2] uint32 data of the key for a draw from the posterior; [0] unless one is needed
+
+
+class Learned(NamedTuple):
+    """What an update changes of an agent's state."""
+
+    belief: Any
+    gains: jax.Array
+    statistics: Statistics | None
 
 
 # The mean Kalman gain is averaged over some hundred updates.
 _GAIN_RATE = 0.01
+
+
+def _followed(gains: jax.Array, fit: Fit, learning: jax.Array) -> jax.Array:
+    """The mean Kalman gain at first and lately, after one more update."""
+    if fit.health is None:  # an estimator of a user's
+        raise DeeprokError("confidence is 'spread', but the estimator has no health.gain; use 'time' instead")
+    now = jnp.where(gains[0] > 0, gains[1] + _GAIN_RATE * (fit.health.gain - gains[1]), fit.health.gain)
+    return jnp.where(learning, jnp.stack([jnp.where(gains[0] > 0, gains[0], now), now]), gains)
 
 
 def make_estimator(task: Task) -> Estimator:
@@ -107,11 +125,16 @@ def _context(task: Task) -> Context:
     settings: QLearningSettings = task.settings
     steps = task.most_steps
     capacity = min(settings.replay_size, steps)
+
+    def data_size(updates: jax.Array) -> jax.Array:
+        rounds = updates // settings.updates if settings.updates > 1 else updates
+        return jnp.minimum(settings.warm_up + settings.train_every * (rounds + 1.0), capacity)
+
     return Context(
         network=task.network,
         batch_size=settings.batch_size,
-        updates=steps // settings.train_every,
-        data_size=lambda updates: jnp.minimum(settings.warm_up + settings.train_every * (updates + 1.0), capacity),
+        updates=steps // settings.train_every * settings.updates,
+        data_size=data_size,
     )
 
 
@@ -141,6 +164,7 @@ def make_q_learner(task: Task) -> Learner:
     outcomes = task.models.size if task.target.robust else 1
     capacity = min(settings.replay_size, task.most_steps)
     repeats = Repeats(settings.longest_repeat) if settings.longest_repeat > 1 else None
+    several = (settings.updates,) if settings.updates > 1 else ()
 
     def init(key: jax.Array, belief: Any = None) -> AgentState:
         if belief is None:
@@ -168,7 +192,7 @@ def make_q_learner(task: Task) -> Learner:
         explore_key, batch_key = jax.random.split(key)
         return Draw(
             explore=jax.random.uniform(explore_key, (*shape, actions.draws + bool(repeats))),
-            batch=jax.random.bits(batch_key, (*shape, settings.batch_size), "uint32"),
+            batch=jax.random.bits(batch_key, (*shape, *several, settings.batch_size), "uint32"),
             weights=jax.random.key_data(jax.random.fold_in(key, 1)) if thompson else jnp.zeros(0, "uint32"),
         )
 
@@ -221,26 +245,33 @@ def make_q_learner(task: Task) -> Learner:
         state: AgentState, draw: Draw, clock: Clock, active: jax.Array, played: Played | None = None
     ) -> tuple[AgentState, Fit]:
         t = clock.t
-        batch = replay.sample(state.memory, draw.batch, t, observations)
         learning = active & (t >= settings.warm_up)
-        level = target.level(t, state.gains)
-        observed = target.observe(estimator.mean(state.belief), state.target, batch, level)
-        belief, fit = estimator.update(state.belief, *observed, learning, clock.progress)
-        copied, gains = state.target, state.gains
+
+        def update(learned: Learned, bits: jax.Array) -> tuple[Learned, Fit]:
+            """One update, from a mini-batch."""
+            gains, statistics = learned.gains, learned.statistics
+            batch = replay.sample(state.memory, bits, t, observations)
+            level = target.level(t, gains)
+            observed = target.observe(estimator.mean(learned.belief), state.target, batch, level)
+            belief, fit = estimator.update(learned.belief, *observed, learning, clock.progress)
+            if units and statistics:
+                statistics = with_targets(statistics, observed[2], learning)
+            if target.follows_gain:
+                gains = _followed(gains, fit, learning)
+            return Learned(belief, gains, statistics), fit
+
+        before = Learned(state.belief, state.gains, state.statistics)
+        learned, fit = jax.lax.scan(update, before, draw.batch) if several else update(before, draw.batch)
+        # What depends on the step, and not on the update, follows the last one.
+        belief, copied = learned.belief, state.target
         if target.period is not None:
             due = active & ((t + 1) % target.period < settings.train_every)
             copied = jnp.where(due, estimator.mean(belief), copied)
-        statistics = state.statistics
-        if units and statistics:
-            statistics = with_targets(statistics, observed[2], learning)
+        if units and learned.statistics:
             changes = learning & ((t + 1) % EVERY < settings.train_every)
-            belief = jax.lax.cond(changes, units, lambda belief, _: belief, belief, statistics)
-        if target.follows_gain:
-            if fit.health is None:  # an estimator of a user's
-                raise DeeprokError("confidence is 'spread', but the estimator has no health.gain; use 'time' instead")
-            now = jnp.where(gains[0] > 0, gains[1] + _GAIN_RATE * (fit.health.gain - gains[1]), fit.health.gain)
-            gains = jnp.where(learning, jnp.stack([jnp.where(gains[0] > 0, gains[0], now), now]), gains)
-        return dataclasses.replace(state, belief=belief, target=copied, gains=gains, statistics=statistics), fit
+            belief = jax.lax.cond(changes, units, lambda belief, _: belief, belief, learned.statistics)
+        after = dict(belief=belief, target=copied, gains=learned.gains, statistics=learned.statistics)
+        return dataclasses.replace(state, **after), fit
 
     def metrics(clock: Clock, belief: Any) -> dict[str, float]:
         assert task.estimator
@@ -252,9 +283,10 @@ def make_q_learner(task: Task) -> Learner:
     return Learner(
         plays=PlaysSteps(
             observe,
-            steps_per_update=settings.train_every,
-            updates_per_chunk=settings.chunk_steps // settings.train_every,
+            steps_per_round=settings.train_every,
+            rounds_per_chunk=settings.chunk_steps // settings.train_every,
             warm_up=settings.warm_up,
+            updates_per_round=settings.updates,
         ),
         init=init,
         draw=draw,
@@ -289,6 +321,11 @@ def _check(task: Task) -> None:
             f"batch_size is {settings.batch_size}; it must be at most replay_size, which is {settings.replay_size}, or "
             "a mini-batch would hold a transition several times"
         )
+    if settings.updates > 1 and settings.replay_size == 1:
+        raise DeeprokError(
+            f"updates is {settings.updates}, but replay_size is 1, so that all of them would learn from the same "
+            "transition; raise replay_size, or take 1"
+        )
     _check_memory(task)
     task.estimator.check(task.estimator_settings, task.network, task.precision)
     if not task.estimator.posterior:
@@ -311,12 +348,13 @@ def _check_memory(task: Task) -> None:
     models, observations = task.models.size, len(task.env.observation_scale)
     rows = min(settings.replay_size, task.most_steps)
     width = observations + 1 + (models if task.target.robust else 1) * (observations + 2)
-    drawn = settings.chunk_steps * models * len(task.box)
+    # Of each step of a chunk: mini-batches, and the models and the first observation of an episode that may begin.
+    drawn = settings.chunk_steps * (settings.updates * settings.batch_size + models * len(task.box) + observations)
     if (size := gigabytes(rows * width + drawn + task.snapshots * network.num_weights, task.precision)) > 4:
+        lower = "models, replay_size, memory or chunk_steps" if task.env.past else "models, replay_size or chunk_steps"
         raise DeeprokError(
             f"{models} models, a replay of {rows} transitions and {task.snapshots} snapshots would take "
-            f"{size:.1f} GB a seed, more than the 4 allowed; lower models, replay_size or chunk_steps, or raise "
-            "snapshot_every"
+            f"{size:.1f} GB a seed, more than the 4 allowed; lower {lower}, or raise snapshot_every"
         )
 
 

@@ -25,6 +25,9 @@ class ActionSpace(Protocol):
     def at(self, places: jax.Array) -> jax.Array:
         """What the environment takes for what a policy drew: an index as it is, places between −1 and 1 as numbers."""
 
+    def encode(self, action: jax.Array) -> jax.Array:
+        """An action as A numbers of size one, for a network that sees it: one-hot, or places between −1 and 1."""
+
     @property
     def draws(self) -> int:
         """How many uniform numbers `explore` takes."""
@@ -65,6 +68,10 @@ class Choices:
         """The index itself."""
         return places
 
+    def encode(self, action: jax.Array) -> jax.Array:
+        """One-hot."""
+        return jax.nn.one_hot(action, len(self), dtype=float)
+
     def explore(self, draw: jax.Array, epsilon: jax.Array | float, greedy: jax.Array) -> jax.Array:
         """ε-greedy."""
         coin, choice = draw
@@ -100,6 +107,12 @@ class Interval:
         """The actions at places [..., A] between −1, the lower ends, and 1; beyond these the ends."""
         low, high = jnp.asarray(self.low, places.dtype), jnp.asarray(self.high, places.dtype)
         return low + (high - low) * (0.5 * (jnp.clip(places, -1.0, 1.0) + 1.0))
+
+    def encode(self, action: jax.Array) -> jax.Array:
+        """The places that `at` gives these numbers for; 0 where both ends are the same."""
+        low, high = jnp.asarray(self.low, float), jnp.asarray(self.high, float)
+        width = high - low
+        return jnp.where(width > 0, 2.0 * (action - low) / jnp.where(width > 0, width, 1.0) - 1.0, 0.0)
 
     @property
     def draws(self) -> int:

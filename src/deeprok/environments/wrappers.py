@@ -1,14 +1,23 @@
-"""Environment wrappers: sensor noise, noisy parameters and action delay."""
+"""Environment wrappers: sensor noise, noisy parameters, action delay, and memory.
+
+What is remembered is what was observed and decided, so that noise and delay come before memory: put around an
+environment with memory, they go beneath it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from deeprok.environments.base import Environment, Outcome
+from deeprok.core.errors import DeeprokError
+from deeprok.environments.base import Environment, Outcome, Past
+
+#: Numbers that an observation with its past may have.
+_MOST_INPUTS = 100_000
 
 
 def with_sensor_noise(env: Environment, deviation: float) -> Environment:
@@ -18,6 +27,8 @@ def with_sensor_noise(env: Environment, deviation: float) -> Environment:
       env: the environment.
       deviation: the noise's standard deviation, in units of `Environment.observation_scale`.
     """
+    if env.past:
+        return _beneath(env, lambda plain: with_sensor_noise(plain, deviation))
     scale = deviation * jnp.asarray(env.observation_scale)
 
     def blur(key: jax.Array, obs: jax.Array) -> jax.Array:
@@ -56,6 +67,8 @@ def with_parameter_noise(env: Environment, name: str, deviation: float) -> Envir
 
 def with_delay(env: Environment) -> Environment:
     """Delays each action by one step; the first step takes a random action."""
+    if env.past:
+        return _beneath(env, with_delay)
 
     def reset(key: jax.Array, params: Any) -> tuple[Any, jax.Array]:
         env_key, action_key = jax.random.split(key)
@@ -69,3 +82,47 @@ def with_delay(env: Environment) -> Environment:
         return dataclasses.replace(outcome, state=(outcome.state, action.astype(pending.dtype)))
 
     return env._replace(reset=reset, step=step)
+
+
+def with_memory(env: Environment, steps: int) -> Environment:
+    """Lets each observation be followed by the last steps' observations and actions, as `Past` describes.
+
+    A policy can then tell the parameters of the model that it is on by what its actions did.
+
+    Args:
+      env: the environment.
+      steps: K, how many steps are remembered; at most its horizon.
+    """
+    if env.past:
+        raise DeeprokError(f"memory is {steps}, but {env.name} remembers {env.past.steps} steps by itself; set it to 0")
+    if steps < 1:
+        raise DeeprokError(f"steps is {steps}; a memory must have at least 1")
+    if steps > env.horizon:
+        raise DeeprokError(f"memory is {steps}; it must be at most {env.horizon}, the steps of an episode")
+    past = Past(env, steps)
+    if (inputs := past.observations + past.size) > _MOST_INPUTS:
+        raise DeeprokError(f"memory is {steps}, which makes {inputs} inputs of a network, more than {_MOST_INPUTS}")
+
+    def reset(key: jax.Array, params: Any) -> tuple[Any, jax.Array]:
+        state, obs = env.reset(key, params)
+        seen = jnp.concatenate([obs, jnp.zeros(past.size, obs.dtype)])
+        return (state, seen), seen
+
+    def step(key: jax.Array, state: Any, action: jax.Array, params: Any) -> Outcome:
+        inner, before = state
+        outcome = env.step(key, inner, action, params)
+        seen = jnp.concatenate([outcome.obs, past.after(before, action)])
+        return dataclasses.replace(outcome, state=(outcome.state, seen), obs=seen)
+
+    # The states of a grid lack the past.
+    return env._replace(
+        reset=reset, step=step, observation_scale=past.widen(env.observation_scale), grid=None, past=past
+    )
+
+
+def _beneath(env: Environment, change: Callable[[Environment], Environment]) -> Environment:
+    """The environment with memory whose environment without it is changed."""
+    assert env.past
+    # What may have been replaced since it was given its memory.
+    plain = env.past.env._replace(nominal=env.nominal, box=env.box, horizon=env.horizon)
+    return with_memory(change(plain), env.past.steps)

@@ -186,7 +186,8 @@ def calibrate(
     """Compares the intervals of trained agents for Q with what their greedy policies earn.
 
     The truth is the discounted return after each action, then greedily on, averaged over models of
-    the run's box (the nominal one alone if the run acted on it alone).
+    the run's box (the nominal one alone if the run acted on it alone). A memory tells which of them are likely,
+    so a run with memory must have acted on the nominal one.
 
     Args:
       folder: a loaded run, a run folder or a folder of seeds.
@@ -217,6 +218,12 @@ def calibrate(
         learner = config.make_learner()
         if learner.view.posterior is None:
             raise DeeprokError(f"{config.algorithm} has no posterior, so it gives no intervals")
+        if learner.view.env.past and config.acting != "nominal":
+            raise DeeprokError(
+                f"acting is '{config.acting}' and the run has a memory, which tells something of the model, so that a "
+                "mean over all models of the box is not its truth; calibrate a run without memory, or one with acting "
+                "nominal"
+            )
         intervals = _make_intervals(config, learner.view, states, models, seed)
         return summarise(
             {c.seed: intervals(runs.load_belief(path, learner, kept)) for path, c in zip(folders, configs, strict=True)}

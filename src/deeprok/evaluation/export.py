@@ -69,6 +69,7 @@ def to_json(network: MLP, theta: np.ndarray, env: Environment) -> bytes:
     Each layer is y = weights · x + bias, the hidden ones followed by the activation; inputs are
     multiplied by `input_scale` first. Where actions are numbers there is an `interval` instead of
     `actions`: an output of −1 is its low end, 1 its high end, and what lies beyond is that end.
+    The inputs of a policy with memory are the observation and then the past, as `memory` says (`Past`).
     """
     layers = [
         {"weights": np.asarray(layer.weights.T, float).tolist(), "bias": np.asarray(layer.bias, float).tolist()}
@@ -79,11 +80,17 @@ def to_json(network: MLP, theta: np.ndarray, env: Environment) -> bytes:
         "version": _VERSION,
         "env": env.name,
         **env.actions.describe(),
+        **_memory(env),
         "input_scale": list(network.input_scale),
         "activation": network.activation,
         "layers": layers,
     }
     return (json.dumps(policy, indent=1) + "\n").encode()
+
+
+def _memory(env: Environment) -> dict[str, Any]:
+    """How the inputs of a policy with memory are laid out; nothing for one without."""
+    return {"memory": env.past.describe()} if env.past else {}
 
 
 def read_policy(path: str | Path) -> dict[str, Any]:
@@ -136,6 +143,16 @@ def _checked_policy(policy: Any, origin: str) -> dict[str, Any]:
         has_shapes(ends, {"low": (size,), "high": (size,)}) or (isinstance(named, list) and len(named) == size),
         f"it does not have an action for each of {size} outputs",
     )
+    if "memory" in policy:
+        parts = policy["memory"]
+        counts = [parts.get(name) if isinstance(parts, dict) else None for name in ("steps", "observations", "actions")]
+        inputs = len(policy["input_scale"])
+        require(
+            all(isinstance(count, int) and count > 0 for count in counts)
+            and counts[2] == size
+            and counts[1] + counts[0] * (counts[1] + counts[2]) == inputs,
+            f"its memory is {shown(parts)}, which does not make {inputs} inputs",
+        )
     checked: dict[str, Any] = policy
     return checked
 
@@ -200,7 +217,7 @@ def to_onnx(network: MLP, theta: np.ndarray, actions: ActionSpace, metadata: Map
 def _metadata(network: MLP, env: Environment, algorithm: str) -> dict[str, str]:
     """What a reader of an ONNX model can't see in it; lists are JSON."""
     facts = {"env": env.name, "algorithm": algorithm, "observation_scale": list(env.observation_scale)}
-    facts |= env.actions.describe() | {"input_scale": list(network.input_scale)}
+    facts |= env.actions.describe() | _memory(env) | {"input_scale": list(network.input_scale)}
     return {name: fact if isinstance(fact, str) else json.dumps(fact) for name, fact in facts.items()}
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from deeprok.agents.learner import View
 from deeprok.agents.network import Network
 from deeprok.core.errors import DeeprokError, shown, unknown
-from deeprok.environments import Environment
+from deeprok.environments import Environment, Past
 from deeprok.evaluation import result
 from deeprok.evaluation.result import Evaluation
 from deeprok.runs import folder as runs
@@ -71,6 +71,7 @@ class _Agent(NamedTuple):
     explore: Callable[[jax.Array, jax.Array, float], jax.Array]  # (key, obs, ε) -> actions, ε-greedy
     q: Callable[[jax.Array], tuple[jax.Array, jax.Array]] | None  # obs -> mean and deviation of Q [E, A]
     sample: Callable[[jax.Array], jax.Array] | None  # key -> θ
+    remember: Callable[[jax.Array, jax.Array], jax.Array] | None  # (obs, actions) -> the past that follows; see `Past`
 
 
 def _agent_of(view: View, belief: Any) -> _Agent:
@@ -92,6 +93,7 @@ def _agent_of(view: View, belief: Any) -> _Agent:
         explore=jax.jit(explore),
         q=jax.jit(lambda obs: values(belief, obs)) if values else None,
         sample=jax.jit(lambda key: posterior.sample(belief, key)) if posterior else None,
+        remember=jax.jit(jax.vmap(env.past.after)) if env.past else None,
     )
 
 
@@ -131,7 +133,10 @@ class Run(os.PathLike[str]):
 
     @property
     def env(self) -> Environment:
-        """The environment, with the run's nominal parameters."""
+        """The environment, with the run's nominal parameters.
+
+        The observations of a run with memory have the past in them; the environment without is `env.past.env`.
+        """
         return self._agent.env
 
     @property
@@ -143,12 +148,15 @@ class Run(os.PathLike[str]):
         """The greedy action: the largest mean Q-value, or the mode of a policy.
 
         Args:
-          obs: an observation [D], or a batch of them [E, D].
+          obs: an observation [D], or a batch of them [E, D]. Of a run with memory it is one of `run.env`, with the past
+            in it; `predict` keeps the past by itself.
 
         Returns:
           The index of the action, or [E] of them; [A] or [E, A] numbers where actions are continuous.
         """
-        return self.predict(obs)[0]
+        with self.settings.arithmetic():
+            batch, single = self._batch(obs, len(self.env.observation_scale))
+            return _plain(self._agent.greedy(batch), single)
 
     def predict(
         self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True
@@ -156,33 +164,38 @@ class Run(os.PathLike[str]):
         """The action for an observation, with the signature of stable-baselines3's `predict`.
 
         Args:
-          obs: an observation [D], or a batch of them [E, D].
-          state: returned as it is: no policy here is recurrent.
-          episode_start: ignored, for the same reason.
+          obs: an observation [D], or a batch of them [E, D]; also of a run with memory, without the past.
+          state: the state that the last call returned, or None at the start. The past of a run with memory: an array,
+            or [E, …] for a batch. A run without memory returns it as it is.
+          episode_start: whether each episode begins with this observation, true or false or [E] of them; its past is
+            then empty. A run without memory ignores it.
           deterministic: act greedily. If false, act ε-greedily, as the trials on held-out models do: with probability
             `settings.trial_epsilon` the action is a uniformly random one. Calls differ; a run that is loaded again
             repeats them. To act on a draw from the posterior instead, see `sample_weights`.
 
         Returns:
-          The action, or an array of actions, and the state.
+          The action, or an array of actions, and the state for the next call, which takes the action to be done.
         """
+        past = self.env.past
         with self.settings.arithmetic():
-            batch, single = self._batch(obs)
+            batch, single = self._batch(obs, past.observations if past else len(self.env.observation_scale))
+            if past:
+                batch = jnp.concatenate([batch, self._past(past, state, episode_start, len(batch), single)], axis=1)
             if deterministic:
                 actions = self._agent.greedy(batch)
             else:
                 key = jax.random.fold_in(jax.random.key(self.settings.seed), self._calls)
                 self._calls += 1
                 actions = self._agent.explore(key, batch, self.settings.trial_epsilon)
-            found = np.asarray(actions)
-        found = found.astype(np.int64) if found.dtype.kind == "i" else found
-        return (found[0] if single else found), state
+            if self._agent.remember:
+                state = _plain(self._agent.remember(batch, actions), single)
+            return _plain(actions, single), state
 
     def q_values(self, obs: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of Q under the posterior over the weights; a point estimate's deviation is 0.
 
         Args:
-          obs: an observation [D], or a batch of them [E, D].
+          obs: an observation [D], or a batch of them [E, D], as for `act`.
 
         Returns:
           Two arrays [A], or [E, A], with an entry for each action.
@@ -190,7 +203,7 @@ class Run(os.PathLike[str]):
         if self._agent.q is None:
             raise DeeprokError(f"{self.settings.algorithm} learns a policy and has no Q-values; use act or predict")
         with self.settings.arithmetic():
-            batch, single = self._batch(obs)
+            batch, single = self._batch(obs, len(self.env.observation_scale))
             mean, deviation = (np.asarray(part) for part in self._agent.q(batch))
         return (mean[0], deviation[0]) if single else (mean, deviation)
 
@@ -227,19 +240,49 @@ class Run(os.PathLike[str]):
         """
         return result.read(self.folder, self.keep)
 
-    def _batch(self, obs: Any) -> tuple[jax.Array, bool]:
-        """Observations [E, D] in the run's precision, and whether there was but one."""
-        size = len(self.env.observation_scale)
-        try:
-            with np.errstate(over="ignore"):
-                given = np.asarray(obs, self.settings.precision)
-        except (TypeError, ValueError, OverflowError):
-            raise DeeprokError(f"obs is {shown(obs)}; it must be numbers, of shape [{size}] or [E, {size}]") from None
+    def _batch(self, obs: Any, size: int) -> tuple[jax.Array, bool]:
+        """Observations [E, size] in the run's precision, and whether there was but one."""
+        past = self.env.past
+        given = self._numbers("obs", obs, size)
         if given.ndim not in (1, 2) or given.shape[-1] != size:
+            whole = past and size != past.observations
+            name = f"{self.env.name} with a memory of {past.steps} steps" if past and whole else self.env.name
             raise DeeprokError(
-                f"obs has shape {given.shape}; {self.env.name} has {size} observations, so it must be [{size}], "
-                f"or [E, {size}] for several at once"
+                f"obs has shape {given.shape}; {name} has {size} observations, so it must be [{size}], "
+                f"or [E, {size}] for several at once{'; predict takes them without the past' if whole else ''}"
             )
         if not np.isfinite(given).all():
             raise DeeprokError(f"obs is {shown(given.tolist())}; observations must be finite numbers")
         return jnp.asarray(np.atleast_2d(given)), given.ndim == 1
+
+    def _past(self, past: Past, state: Any, episode_start: Any, episodes: int, single: bool) -> jax.Array:
+        """The past [E, …] of episodes, which is empty for those that begin."""
+        size = past.size
+        given = self._numbers("state", np.zeros((episodes, size)) if state is None else state, size)
+        wanted = f"[{size}]" if single else f"[{episodes}, {size}]"
+        if given.shape != (episodes, size) and not (single and given.shape == (size,)):
+            raise DeeprokError(f"state has shape {given.shape}; it must be {wanted}, as predict returned it")
+        if not np.isfinite(given).all():
+            raise DeeprokError(f"state is {shown(given.tolist())}; it must be finite numbers, as predict returned them")
+        begins = np.asarray(False if episode_start is None else episode_start, object)
+        if begins.shape not in ((), (episodes,)) or not all(isinstance(flag, bool | np.bool_) for flag in begins.flat):
+            several = "" if single else f", or {episodes} of them"
+            raise DeeprokError(f"episode_start is {shown(episode_start)}; it must be true or false{several}")
+        return jnp.asarray(np.where(begins.astype(bool).reshape(-1, 1), 0.0, given.reshape(episodes, size)), float)
+
+    def _numbers(self, name: str, given: Any, size: int) -> np.ndarray:
+        """Numbers in the run's precision, of any shape."""
+        try:
+            with np.errstate(over="ignore"):
+                return np.asarray(given, self.settings.precision)
+        except (TypeError, ValueError, OverflowError):
+            raise DeeprokError(
+                f"{name} is {shown(given)}; it must be numbers, of shape [{size}] or [E, {size}]"
+            ) from None
+
+
+def _plain(found: jax.Array, single: bool) -> Any:
+    """What was computed for a batch as numpy has it; of one observation alone."""
+    values = np.asarray(found)
+    values = values.astype(np.int64) if values.dtype.kind == "i" else values
+    return values[0] if single else values

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, cast, get_args
 
 import jax
-import numpy as np
 import tyro
 
 from deeprok.agents.algorithms import ALGORITHMS, Algorithm
@@ -40,8 +39,9 @@ from deeprok.core.fields import (
 )
 from deeprok.core.files import parse_json
 from deeprok.environments import ENVIRONMENTS, Environment, EnvironmentPart, with_model
+from deeprok.environments.wrappers import with_memory
 from deeprok.estimators import ESTIMATORS, EstimatorPart
-from deeprok.runs import format3
+from deeprok.runs import format3, inputs
 from deeprok.uncertainty.models import (
     Box,
     Draw,
@@ -93,6 +93,8 @@ class RunSettings:
     """pairs: the i-th values of all parameters make the i-th model (M = models); product: every combination."""
     fixed_models: str = ""
     """Models to use in every episode instead of drawing: a grid name=low:high:count,… or a list of them joined by ;"""
+    memory: Natural = added(0)
+    """Past steps whose observations and actions the network sees too; 0 for none."""
     acting: Acting = "sampled"
     """The model acted on: the nominal one, a fresh draw from the box each episode, or a member of the model set."""
 
@@ -102,7 +104,7 @@ class RunSettings:
     """The network: a multilayer perceptron, or your own module:object."""
     input_scale: InputScale = ()
     """What each observation is multiplied by before the network: a factor for each, or a single one; by default
-    1 / typical size."""
+    1 / typical size. Remembered ones have the same factors."""
     precision: Precision = "float32"
     """Floating-point precision of the whole run."""
 
@@ -190,12 +192,12 @@ class Config(RunSettings):
         return self.task().snapshots
 
     def make_env(self) -> Environment:
-        """The environment, with this run's nominal parameters."""
+        """The environment, with this run's nominal parameters and memory."""
         env = self.parts.environment.make(self.environment)
         if self.nominal:
             changed: Any = parse_values(self.nominal, env.nominal, "nominal")
             env = env._replace(nominal=with_model(env.nominal, changed))
-        return env
+        return with_memory(env, self.memory) if self.memory else env
 
     def make_box(self, env: Environment) -> Box:
         """The uncertain parameters' ranges."""
@@ -249,9 +251,12 @@ class Config(RunSettings):
         """
         changes = {name: _as_text(name, value) for name, value in changes.items()}
         config = _with_settings(self, other_limit(changes) | changes)
-        if config.environment != self.environment and config.input_scale == _resolved_scale(self, ()):
-            config = dataclasses.replace(config, input_scale=())  # other settings may have other observations
-        config = dataclasses.replace(config, input_scale=_resolved_scale(config, config.input_scale))
+        scale = config.input_scale
+        if (config.environment, config.memory) != (self.environment, self.memory):  # which may have other observations
+            scale = inputs.unresolved(self.make_env(), scale)
+        for record in (config, config.environment):  # of which the environment is made
+            check_fields(record, _precision(config))
+        config = dataclasses.replace(config, input_scale=inputs.resolve(config.make_env(), scale))
         check(config)
         return config
 
@@ -362,15 +367,6 @@ def _as_text(name: str, value: Any) -> Any:
     return _TEXTS[name](value) if name in _TEXTS and not isinstance(value, str) else value
 
 
-def _resolved_scale(config: Config, given: tuple[float, ...]) -> tuple[float, ...]:
-    """A factor for each observation: as given, one for all, or one over its typical size."""
-    if np.ndim(given) != 1 or len(given) > 1:
-        return given  # as it is, or refused by the check
-    check_fields(config.environment, "float64")  # of which the environment is made
-    sizes = config.parts.environment.make(config.environment).observation_scale
-    return tuple(given) * len(sizes) if given else tuple(1.0 / size for size in sizes)
-
-
 def from_json(text: str | bytes, origin: str) -> Config:
     """Reads `config.json`.
 
@@ -403,10 +399,15 @@ def from_json(text: str | bytes, origin: str) -> Config:
     return config
 
 
+def _precision(config: Config) -> Precision:
+    """The run's arithmetic, or the usual one if that is none."""
+    return config.precision if config.precision in PRECISIONS else "float32"
+
+
 def check(config: Config) -> None:
     """Raises a `DeeprokError` that names the field, its value and what is allowed."""
     parts = config.parts
-    precision = config.precision if config.precision in PRECISIONS else "float32"
+    precision = _precision(config)
     check_fields(config, precision)
     for section, part in parts._asdict().items():
         record = getattr(config, section)
@@ -419,10 +420,10 @@ def check(config: Config) -> None:
     if not (config.episodes or config.steps):
         raise DeeprokError("episodes and steps are both 0, which is no limit; one of them must be a limit")
     env = config.make_env()
-    inputs = len(env.observation_scale)
-    if len(config.input_scale) != inputs:
+    if len(config.input_scale) != len(env.observation_scale):
+        own = env.past.observations if env.past else len(env.observation_scale)
         raise DeeprokError(
-            f"input_scale is {shown(config.input_scale)}; {config.env} has {inputs} observations, give as many, or one"
+            f"input_scale is {shown(config.input_scale)}; {config.env} has {own} observations, give as many, or one"
         )
     parts.target.check(config.target, config.has_posterior)
     parts.learner.check(config.task())

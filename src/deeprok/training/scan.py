@@ -58,7 +58,11 @@ class StepDraw:
 
 
 class Log(NamedTuple):
-    """What one update and the steps since the last one leave behind."""
+    """What the steps of a round, or trajectories, and the updates after them leave behind.
+
+    Of a chunk, what was played has a first axis of rounds. What was learned has one of updates, of which a round may
+    have several.
+    """
 
     ended: jax.Array  # [...] bool, whether each step, or trajectory, ended an episode
     earned: jax.Array  # [...] the return so far after each
@@ -145,10 +149,10 @@ _SEGMENTS = 20
 
 
 def _by_steps(task: Task, learner: Learner, plays: PlaysSteps) -> _Driver:
-    """One episode after the other, an update every few steps."""
+    """One episode after the other, updates every few steps."""
     env, box, models = task.env, task.box, task.models
     robust = task.target.robust
-    every, rounds = plays.steps_per_update, plays.updates_per_chunk
+    every, rounds, updates = plays.steps_per_round, plays.rounds_per_chunk, plays.updates_per_round
     segments = math.gcd(rounds, _SEGMENTS)
 
     def begin_episode(key: jax.Array) -> Episode:
@@ -223,7 +227,7 @@ def _by_steps(task: Task, learner: Learner, plays: PlaysSteps) -> _Driver:
         return after, (ended, earned)
 
     def update_round(run: RunState, moment: tuple[jax.Array, StepDraw]) -> tuple[RunState, Log]:
-        """Some steps, then one update."""
+        """Some steps, then the updates."""
         times, draws = moment
         played = []
         for i in range(every):
@@ -233,7 +237,8 @@ def _by_steps(task: Task, learner: Learner, plays: PlaysSteps) -> _Driver:
             played.append(seen)
         learned, fit = learner.learn(run.agent, drawn.agent, clock, active, None)
         ended, earned = (jnp.stack(column) for column in zip(*played, strict=True))
-        return dataclasses.replace(run, agent=learned), Log(ended, earned, active & (t >= plays.warm_up), fit)
+        effective = jnp.broadcast_to(active & (t >= plays.warm_up), fit.loss.shape)
+        return dataclasses.replace(run, agent=learned), Log(ended, earned, effective, fit)
 
     def segment(run: RunState, moments: tuple[jax.Array, StepDraw]) -> tuple[RunState, Log]:
         """A part of a chunk, then a snapshot if one was due within it."""
@@ -248,7 +253,8 @@ def _by_steps(task: Task, learner: Learner, plays: PlaysSteps) -> _Driver:
         # once; inside the scan each draw would cost more than an update of the network.
         draws = jax.vmap(jax.vmap(jax.vmap(lambda t: draw(jax.random.fold_in(key, t)))))(times)
         run, log = jax.lax.scan(segment, run, (times, draws))
-        return run, jax.tree.map(lambda leaf: leaf.reshape(rounds, *leaf.shape[2:]), log)
+        ended, earned = (leaf.reshape(rounds, every) for leaf in (log.ended, log.earned))
+        return run, Log(ended, earned, *jax.tree.map(lambda leaf: leaf.reshape(rounds * updates), log[2:]))
 
     return _Driver(init, chunk, lambda states: np.asarray(states.steps) // (rounds * every))
 

@@ -75,6 +75,11 @@ def checked_grid(env: Environment) -> StateGrid:
     """The grid of an environment's states; raises unless it can be solved on one."""
     if env.actions.continuous:
         raise DeeprokError(f"{env.name} has continuous actions; screening needs actions to choose from (Choices)")
+    if env.past:
+        raise DeeprokError(
+            f"{env.name} has a memory of {env.past.steps} steps, which no grid of states has; screen it without, as"
+            " env.past.env"
+        )
     if env.grid is None:
         raise DeeprokError(
             f"{env.name} has no grid of states (Environment.grid is None); screening needs a StateGrid, which suits"
