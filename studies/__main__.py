@@ -15,7 +15,7 @@ from typing import Literal
 import tyro
 
 from deeprok.cli import streams
-from studies import kalman, paper, screening, table1
+from studies import defaults, kalman, paper, screening, table1
 from studies.engine import Options, Study, run_study, write_page
 
 STUDIES: dict[str, Study] = {
@@ -23,6 +23,7 @@ STUDIES: dict[str, Study] = {
     "kalman": kalman.STUDY,
     "table1": table1.STUDY,
     "environments": screening.STUDY,
+    "defaults": defaults.STUDY,
 }
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -35,10 +36,10 @@ class Reproduce(Options):
     is not done again: an interrupted call goes on where it was, and one with more seeds adds to it.
     """
 
-    study: Literal["paper", "kalman", "table1", "environments"] = "paper"
+    study: Literal["paper", "kalman", "table1", "environments", "defaults"] = "paper"
     """The paper's experiment; the Kalman agents: structures, exploration, robustness level, calibration; the systems of
-    the paper's Table 1 beside each other; or which environments can tell robust agents from others, where nothing is
-    trained. kalman and table1 take an hour or more."""
+    the paper's Table 1 beside each other; which environments can tell robust agents from others, where nothing is
+    trained; or the preset default on every environment. kalman, table1 and defaults take an hour or more."""
 
 
 def run(words: Sequence[str]) -> None:

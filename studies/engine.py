@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,7 +29,7 @@ from deeprok.evaluation.policies import draw_members, weights_policy
 from deeprok.plot import save
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
-from deeprok.runs.settings import Config, Preset
+from deeprok.runs.settings import Config
 from deeprok.training import jobs
 from deeprok.training.loop import is_finished, progress_of, templates
 from deeprok.training.progress import work_bar
@@ -64,7 +64,7 @@ class Options:
 
     seeds: Annotated[int, COUNT] = 5
     """Seeds of each agent, from 0 on."""
-    preset: Preset = "tuned"
+    preset: Literal["paper", "tuned"] = "tuned"
     """The paper's settings, or the best found."""
     full: bool = False
     """Both presets, ablations, tuning, ensembles and stable-baselines3 (needs 'deeprok[bench]'): hours, not minutes."""

@@ -21,7 +21,8 @@ import jax
 import jax.numpy as jnp
 
 from deeprok.agents.algorithms import Algorithm
-from deeprok.agents.learner import Clock, Learner, LearnerPart, Played, PlaysTrajectories, Task, View
+from deeprok.agents.clock import Clock
+from deeprok.agents.learner import Learner, LearnerPart, Played, PlaysTrajectories, Task, View
 from deeprok.agents.network import Network, NetworkPart
 from deeprok.agents.targets.base import (
     AmbiguitySettings,

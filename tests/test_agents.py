@@ -13,7 +13,8 @@ import pytest
 from configurations import make_readable
 
 from deeprok.agents.algorithms import ALGORITHMS
-from deeprok.agents.learner import Clock, Learner
+from deeprok.agents.clock import Clock
+from deeprok.agents.learner import Learner
 from deeprok.agents.network import MLP
 from deeprok.agents.q_learning import AgentState, Draw, make_estimator
 from deeprok.agents.targets import TARGETS

@@ -22,7 +22,8 @@ from deeprok.estimators import (
     UnscentedConfig,
 )
 from deeprok.runs import format3
-from deeprok.runs.settings import FORMAT, PRESETS, SECTIONS, RunSettings, check, from_json, make_config
+from deeprok.runs.run_settings import PRESETS, RunSettings
+from deeprok.runs.settings import FORMAT, SECTIONS, check, from_json, make_config
 
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 
@@ -143,6 +144,7 @@ NUMBERS: dict[str, list[Any]] = {
     "action_seed": [-1, 2**32, 0.5],
     "models": [0, 2.5],
     "memory": [-1, 1.5, 201, "1"],
+    "edges": [1.0, -0.1, NAN],
     "discount": [1.0, -0.1, NAN, 2],
     "batch_size": [0, 1.5],
     "replay_size": [0],
@@ -150,6 +152,7 @@ NUMBERS: dict[str, list[Any]] = {
     "train_every": [0],
     "updates": [0, 1.5],
     "target_period": [0],
+    "target_rate": [0.0, 1.1, NAN],
     "epsilon_start": [1.1, -0.1, NAN],
     "epsilon_end": [2],
     "epsilon_steps": [-1],
@@ -161,6 +164,7 @@ NUMBERS: dict[str, list[Any]] = {
     "snapshot_every": [-1],
     "trial_every": [0],
     "trial_models": [0],
+    "trial_episodes": [0, 1.5],
     "trial_epsilon": [1.5],
     "trial_tail": [0.0, 1.1, NAN],
     "learning_rate": [0.0, -1.0, NAN],
@@ -168,9 +172,11 @@ NUMBERS: dict[str, list[Any]] = {
     "process_noise": [-1e-9, NAN],
     "prior_covariance": [0.0, -1.0, NAN, INF],
     "rank": [0, 2.5],
+    "remembered": [0.0, 1.1, NAN],
     "robust_level": [NAN, INF],
     "level_start": [NAN],
     "level_steps": [0],
+    "level_fraction": [1.1, -0.1, NAN],
     "explore_scale": [-1.0, NAN],
     "initial_deviation": [0.0],
     "prior_variance": [0.0],

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from comparisons import assert_equal_to_rounding
 
-from deeprok.agents.learner import Clock
+from deeprok.agents.clock import Clock
 from deeprok.agents.q_learning import make_estimator
 from deeprok.cli.main import main
 from deeprok.core.errors import DeeprokError

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deeprok.agents.clock import Clock
 from deeprok.agents.exploration import Repeats
-from deeprok.agents.learner import Budget, Clock
+from deeprok.agents.learner import Budget
 from deeprok.agents.network import MLP
 from deeprok.agents.scaling import (
     Scales,

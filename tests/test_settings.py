@@ -33,7 +33,8 @@ from jax.extend.linear_util import WrappedFun
 from jax.interpreters import partial_eval
 
 from deeprok.agents.algorithms import ALGORITHMS
-from deeprok.agents.learner import LEARNERS, Clock, PlaysTrajectories
+from deeprok.agents.clock import Clock
+from deeprok.agents.learner import LEARNERS, PlaysTrajectories
 from deeprok.agents.network import MLP, NETWORKS, MLPSettings, NetworkPart
 from deeprok.agents.policy.gradient import PolicyBelief, PolicyState
 from deeprok.agents.targets import TARGETS
@@ -42,7 +43,8 @@ from deeprok.environments import ENVIRONMENTS
 from deeprok.estimators import ESTIMATORS, Fit
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
-from deeprok.runs.settings import Config, RunSettings, make_config
+from deeprok.runs.run_settings import RunSettings
+from deeprok.runs.settings import Config, make_config
 from deeprok.training import loop as trainer
 from deeprok.training.scan import Log, Program, RunState, make_program
 
@@ -101,6 +103,7 @@ CHANGES: dict[str, Change] = {
     "box": Change("pole_length=0.3:1.4,cart_mass=0.1:7"),
     "models": Change(1),
     "draw": Change("product"),
+    "edges": Change(0.5),
     "fixed_models": Change("pole_length=0.3:0.5:2", dict(fixed_models="pole_length=0.3:0.4:2")),
     "memory": Change(2, dict(memory=1)),
     "acting": Change("nominal"),
@@ -109,6 +112,7 @@ CHANGES: dict[str, Change] = {
     "confidence": Change("time", dict(confidence="fixed")),
     "level_start": Change(0.8),
     "level_steps": Change(20),
+    "level_fraction": Change(0.5),
     "discount": Change(0.5),
     "double": Change(True, dict(double=False)),
     "hidden": Change((3,)),
@@ -123,6 +127,7 @@ CHANGES: dict[str, Change] = {
     "train_every": Change(2),
     "updates": Change(3, dict(updates=2)),
     "target_period": Change(4),
+    "target_rate": Change(0.5),
     "epsilon_start": Change(0.9),
     "epsilon_end": Change(0.2),
     "epsilon_steps": Change(7),
@@ -135,6 +140,7 @@ CHANGES: dict[str, Change] = {
     "snapshot_every": Change(2),
     "trial_every": Change(3),
     "trial_models": Change(3),
+    "trial_episodes": Change(3),
     "trial_epsilon": Change(0.2),
     "trial_tail": Change(0.5),
     "settle": Change(True, dict(trial_every=1)),
@@ -157,6 +163,7 @@ OWN_CHANGES: dict[str, dict[str, Change]] = {
         "learning_rate": Change(0.5),
         "covariance": Change("layer"),
         "rank": Change(2, dict(covariance="low_rank", rank=1)),
+        "remembered": Change(0.2),
     },
     "bayes_by_backprop": {
         "observation_noise": Change(0.3),
@@ -454,10 +461,10 @@ Part = Callable[[Config, Program], Any]
 #: The part of a run that a setting must show in, where that is not the stored shapes, the agent or a chunk.
 SHOWS: dict[str, Part] = {
     **dict.fromkeys(("integrator", "failing_reward", "nominal", "chunk_steps"), chunk),
-    **dict.fromkeys(("box", "models", "draw", "fixed_models", "acting"), chunk),
+    **dict.fromkeys(("box", "models", "draw", "edges", "fixed_models", "acting"), chunk),
     **dict.fromkeys(("prior_covariance", "initial_deviation", "source_spread"), start),
     "observation_noise": start_and_agent,  # the extended Kalman filter stores it, the other estimators compile it
-    **dict.fromkeys(("trial_models", "trial_epsilon", "trial_tail"), trial),
+    **dict.fromkeys(("trial_models", "trial_episodes", "trial_epsilon", "trial_tail"), trial),
     **dict.fromkeys(("seed", "prior", "trial_every", "settle"), folder),
 }
 

@@ -12,7 +12,7 @@ import pytest
 from probe_envs import part_of
 
 from deeprok.agents import replay
-from deeprok.agents.learner import Clock
+from deeprok.agents.clock import Clock
 from deeprok.agents.q_learning import _context, make_estimator
 from deeprok.core.errors import DeeprokError
 from deeprok.core.pytree import pytree_dataclass

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from deeprok.agents.clock import Clock
 from deeprok.agents.network import Network
 from deeprok.agents.targets.base import TargetPart
 from deeprok.core.fields import Precision
@@ -49,13 +50,6 @@ class Budget(NamedTuple):
 _NO_LIMIT = 2**31 - 1
 
 
-class Clock(NamedTuple):
-    """When it is: a moment of a run."""
-
-    t: jax.Array  # [] the driver's counter: of steps, or of iterations where whole trajectories are played
-    progress: jax.Array | float  # [] the fraction of the budget that is used up
-
-
 class Task(NamedTuple):
     """What a learner may know of the run that it is made for."""
 
@@ -65,6 +59,7 @@ class Task(NamedTuple):
     box: Box
     models: ModelSet
     acting: Acting
+    edges: float  # the probability that a parameter drawn from the box is at one of its ends
     discount: float
     budget: Budget
     precision: Precision

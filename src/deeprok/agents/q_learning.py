@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from deeprok.agents import replay
+from deeprok.agents.clock import Clock
 from deeprok.agents.exploration import Repeats, linear_epsilon
-from deeprok.agents.learner import Clock, Learner, LearnerPart, Played, PlaysSteps, Task, View, gigabytes
+from deeprok.agents.learner import Learner, LearnerPart, Played, PlaysSteps, Task, View, gigabytes
 from deeprok.agents.network import RescalableNetwork
 from deeprok.agents.scaling import (
     EVERY,
@@ -251,7 +252,7 @@ def make_q_learner(task: Task) -> Learner:
             """One update, from a mini-batch."""
             gains, statistics = learned.gains, learned.statistics
             batch = replay.sample(state.memory, bits, t, observations)
-            level = target.level(t, gains)
+            level = target.level(clock, gains)
             observed = target.observe(estimator.mean(learned.belief), state.target, batch, level)
             belief, fit = estimator.update(learned.belief, *observed, learning, clock.progress)
             if units and statistics:
@@ -266,7 +267,9 @@ def make_q_learner(task: Task) -> Learner:
         belief, copied = learned.belief, state.target
         if target.period is not None:
             due = active & ((t + 1) % target.period < settings.train_every)
-            copied = jnp.where(due, estimator.mean(belief), copied)
+            mean = estimator.mean(belief)
+            moved = mean if target.rate == 1.0 else copied + target.rate * (mean - copied)
+            copied = jnp.where(due, moved, copied)
         if units and learned.statistics:
             changes = learning & ((t + 1) % EVERY < settings.train_every)
             belief = jax.lax.cond(changes, units, lambda belief, _: belief, belief, learned.statistics)
@@ -360,9 +363,37 @@ def _check_memory(task: Task) -> None:
 
 PART = LearnerPart(
     settings=QLearningSettings,
-    presets={"paper": QLearningSettings(), "tuned": QLearningSettings(epsilon_steps=30_000)},
-    # The paper's networks take observations as they are.
-    run={"paper": {"acting": "nominal", "input_scale": (1.0,)}, "tuned": {"models": 20}},
+    presets={
+        "paper": QLearningSettings(),
+        "tuned": QLearningSettings(epsilon_steps=30_000),
+        "default": QLearningSettings(
+            batch_size=64,
+            warm_up=1000,
+            train_every=2,
+            epsilon_end=0.05,
+            epsilon_fraction=0.4,
+            longest_repeat=50,
+            normalise=True,
+        ),
+    },
+    run={
+        # The paper's networks take observations as they are.
+        "paper": {"acting": "nominal", "input_scale": (1.0,)},
+        "tuned": {"models": 20},
+        "default": {
+            "steps": 150_000,
+            "episodes": 0,
+            "models": 10,
+            "edges": 0.3,
+            "discount": 0.995,
+            "hidden": (64, 64),
+            "trial_every": 4,
+            "trial_episodes": 4,
+            "trial_epsilon": 0.05,
+            "trial_tail": 0.1,
+            "settle": True,
+        },
+    },
     make=make_q_learner,
     check=_check,
 )

@@ -25,7 +25,8 @@ from deeprok.core.errors import DeeprokError
 from deeprok.environments import ENVIRONMENTS
 from deeprok.estimators import ESTIMATORS
 from deeprok.runs import folder as runs
-from deeprok.runs.settings import SECTIONS, Config, RunSettings, make_config, other_limit
+from deeprok.runs.run_settings import RunSettings
+from deeprok.runs.settings import SECTIONS, Config, make_config, other_limit
 from deeprok.training import jobs
 from deeprok.training.loop import is_finished, progress_of
 from deeprok.training.progress import training_line

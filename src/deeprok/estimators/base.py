@@ -205,6 +205,7 @@ class EstimatorPart(NamedTuple):
       settings: a dataclass whose fields have the types of `deeprok.core.fields`.
       make: `(settings, Context) -> Estimator`.
       presets: preset -> its settings.
+      run: preset -> settings of the run, by name, that go with it.
       posterior: whether it has a posterior, not only a point estimate.
       vmap_seeds: `settings -> bool`, whether several seeds are trained by one vmapped program. That pays off for small
         states. A large covariance fills the cache by itself.
@@ -225,6 +226,7 @@ class EstimatorPart(NamedTuple):
     check: Callable[[Any, Weights, Precision], None] = _nothing
     warning: Callable[[Any, Context], str | None] = _nothing
     metrics: Callable[[Any, Any], dict[str, float]] = _no_metrics
+    run: Mapping[str, Mapping[str, Any]] = {}
 
 
 #: Numbers stored per weight by every estimator: the weights, the target network's, and two moments of the gradient or

@@ -94,7 +94,13 @@ PART = EstimatorPart(
     make=lambda settings, context: gradient(
         settings.optimizer, settings.learning_rate, settings.final_rate, settings.averaging
     ),
-    presets={"paper": GradientConfig(), "tuned": GradientConfig(learning_rate=1e-4)},
+    presets={
+        "paper": GradientConfig(),
+        "tuned": GradientConfig(learning_rate=1e-4),
+        "default": GradientConfig(final_rate=0.0, averaging=0.005),
+    },
+    # The averaged weights, which act, are the target network too.
+    run={"default": {"target_rate": 1.0}},
     posterior=False,
     vmap_seeds=lambda settings: True,
     memory=memory_of_vectors(lambda settings: 0),

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok.core.errors import DeeprokError
-from deeprok.core.fields import CheckedElsewhere, Count, Positive, Precision
+from deeprok.core.fields import CheckedElsewhere, Count, Positive, Precision, Share, added
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.estimators import variances
 from deeprok.estimators.base import (
@@ -83,8 +83,8 @@ def ekf(
     batching: Batching = "averaged",
     learning_rate: float = 1.0,
     covariance: Structure = full,
-    fading: float = 0.0,
-    variance_cap: float | None = None,
+    fading: float | Schedule = 0.0,
+    variance_cap: float | np.ndarray | None = None,
     adapt_noise: float = 0.0,
     iterations: int = 1,
 ) -> Estimator:
@@ -100,13 +100,14 @@ def ekf(
       batching: `averaged` gains as in the paper's Algorithm 2, or the `joint` update of the mini-batch.
       learning_rate: α, multiplies the step of the mean; 1 is the Kalman filter.
       covariance: the structure of P: `full`, `block(*slices)`, `diagonal` or `low_rank(rank)`.
-      fading: η of the fading-memory filter: P becomes P / (1 − η) before every update.
-      variance_cap: upper limit of each weight's variance; neither process noise nor fading raises it above.
+      fading: η of the fading-memory filter: P becomes P / (1 − η) before every update; a number or a schedule.
+      variance_cap: upper limit of each weight's variance, a number or a vector; neither process noise nor fading raises
+        it above.
       adapt_noise: rate of the moving average that estimates R from squared residuals; 0 keeps R as given.
       iterations: linearisations per update (the iterated filter): each at the last result, all from the same prior.
     """
     gains = averaged_gains if batching == "averaged" else joint_update
-    if not 0.0 <= fading < 1.0:
+    if not callable(fading) and not 0.0 <= fading < 1.0:
         raise DeeprokError(f"fading is {fading:g}; it must be at least 0 and below 1")
     if not 0.0 <= adapt_noise <= 1.0:
         raise DeeprokError(f"adapt_noise is {adapt_noise:g}; it must be between 0 and 1")
@@ -139,14 +140,16 @@ def ekf(
         """The prediction step; and if there is a cap, how many variances it limits."""
         dtype = belief.theta.dtype
         noise = jnp.asarray(process_noise(belief.updates) if callable(process_noise) else process_noise, dtype)
-        growth = jnp.asarray(1.0 / (1.0 - fading), dtype)
+        faded = fading(belief.updates) if callable(fading) else fading
+        growth = jnp.asarray(1.0 / (1.0 - faded), dtype)
         if variance_cap is None:
             scale = jnp.broadcast_to(jnp.sqrt(growth), belief.theta.shape) if fading else None
             return Evolution(scale, noise), {}
         variances = structure.variances(belief.P)
         # Fading comes first, then as much noise as the cap leaves room for. A variance above the cap is not lowered.
-        allowed = jnp.clip(variance_cap / variances, 1.0, growth)
-        room = jnp.maximum(variance_cap - variances * allowed, 0.0)
+        cap = jnp.asarray(variance_cap, dtype)
+        allowed = jnp.clip(cap / variances, 1.0, growth)
+        room = jnp.maximum(cap - variances * allowed, 0.0)
         wanted = jnp.diagonal(noise) if noise.ndim == 2 else jnp.broadcast_to(noise, variances.shape)
         capped = jnp.sum((allowed < growth) | (wanted > room))
         if noise.ndim == 2:
@@ -246,6 +249,13 @@ class KalmanConfig:
     """Structure of P: full, blocks by layer or by neuron, diagonal, or a diagonal and --rank directions."""
     rank: Count = 10
     """Number of directions of the covariance low_rank."""
+    remembered: Share = added(1.0)
+    """Fraction of the past updates that the filter remembers; older ones fade, as targets were worse then. 1 for all."""
+
+
+def fade_in_proportion(remembered: float) -> Schedule:
+    """η after t updates such that about the last `remembered`·t of them count: 1 / (remembered·t), at most a half."""
+    return lambda updates: 1.0 / (2.0 + remembered * updates)
 
 
 def _make(settings: KalmanConfig, context: Context) -> Estimator:
@@ -258,6 +268,14 @@ def _make(settings: KalmanConfig, context: Context) -> Estimator:
         "diagonal": diagonal,
         "low_rank": low_rank(settings.rank),
     }
+    # What is not observed must not become more uncertain than it was at first.
+    fades: dict[str, Any] = {}
+    if settings.remembered < 1.0:
+        prior = np.asarray(settings.prior_covariance)
+        fades = {
+            "fading": fade_in_proportion(settings.remembered),
+            "variance_cap": np.diagonal(prior) if prior.ndim == 2 else prior,
+        }
     return ekf(
         observation_noise=copies * settings.observation_noise,
         process_noise=np.asarray(settings.process_noise),
@@ -265,6 +283,7 @@ def _make(settings: KalmanConfig, context: Context) -> Estimator:
         batching=settings.batching,
         learning_rate=settings.learning_rate,
         covariance=structures[settings.covariance],
+        **fades,
     )
 
 
@@ -321,7 +340,11 @@ PART = EstimatorPart(
         # The mean depends only on the ratios 30 : 1e-6 : 1. This scale makes Pₙ about the squared TD error, so that
         # samples from N(θ, P) are good policies too.
         "tuned": KalmanConfig(observation_noise=0.12, process_noise=4e-9, prior_covariance=0.004),
+        # In units in which observations and targets are of size one.
+        "default": KalmanConfig(observation_noise=0.01, process_noise=0.0, prior_covariance=0.03, remembered=0.1),
     },
+    # An update costs the square of the number of weights, and learns more than one of a gradient.
+    run={"default": {"hidden": (20, 20), "train_every": 4, "target_rate": 0.02}},
     posterior=True,
     vmap_seeds=lambda settings: settings.covariance == "diagonal",
     memory=_memory,

@@ -1,7 +1,7 @@
 """Settings of a run: composed of the settings of its parts, nested in `config.json`, flat on the command line.
 
 Each part (environment, network, learner, target, estimator) states its own settings, bounds and presets in its own
-file. Here are those that every run has, and how a preset is put together.
+file, and those that every run has stand in `run_settings`. Here is how they are put together.
 """
 
 from __future__ import annotations
@@ -12,39 +12,24 @@ import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, cast, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 import jax
-import tyro
 
 from deeprok.agents.algorithms import ALGORITHMS, Algorithm
-from deeprok.agents.learner import LEARNERS, Acting, Budget, Learner, LearnerPart, Task
+from deeprok.agents.learner import LEARNERS, Budget, Learner, LearnerPart, Task
 from deeprok.agents.network import NETWORKS, Network, NetworkPart
 from deeprok.agents.targets import TARGETS, TargetPart
 from deeprok.core.errors import DeeprokError, shown, unknown
-from deeprok.core.fields import (
-    Count,
-    Fraction,
-    Natural,
-    OneOf,
-    Precision,
-    Probability,
-    Rule,
-    Seed,
-    Share,
-    added,
-    build,
-    check_fields,
-    written,
-)
+from deeprok.core.fields import Precision, build, check_fields, written
 from deeprok.core.files import parse_json
 from deeprok.environments import ENVIRONMENTS, Environment, EnvironmentPart, with_model
 from deeprok.environments.wrappers import with_memory
 from deeprok.estimators import ESTIMATORS, EstimatorPart
 from deeprok.runs import format3, inputs
+from deeprok.runs.run_settings import PRESETS, Preset, RunSettings
 from deeprok.uncertainty.models import (
     Box,
-    Draw,
     ModelSet,
     box_text,
     from_box,
@@ -58,69 +43,6 @@ from deeprok.uncertainty.models import (
 
 #: Version of `config.json`.
 FORMAT = 4
-
-Preset = Literal["paper", "tuned"]
-PRESETS: tuple[str, ...] = get_args(Preset)
-PRECISIONS: tuple[str, ...] = get_args(Precision)
-
-InputScale = Annotated[tuple[float, ...], Rule(lambda scale: 0 not in scale, "finite numbers other than 0")]
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """Settings of every run."""
-
-    algorithm: Annotated[tyro.conf.Suppress[str], OneOf(ALGORITHMS)] = "deep_rok"
-    """An algorithm that `deeprok algorithms` lists, or your own module:object."""
-    preset: Preset = "tuned"
-    """Where the settings that are not given come from: `paper` or `tuned`."""
-    seed: Seed = 0
-    """Seed of all random numbers of the run."""
-    episodes: Natural = 700
-    """Episodes to train for; 0 for no limit. Given alone, it replaces a limit of steps."""
-    steps: Natural = added(0)
-    """Environment steps to train for; 0 for no limit. Given alone, it replaces a limit of episodes."""
-
-    env: Annotated[str, OneOf(ENVIRONMENTS)] = "cartpole"
-    """An environment that `deeprok environments` lists, or your own module:object."""
-    nominal: str = ""
-    """Nominal parameters that differ from the environment's own, as name=value,…"""
-    box: str = ""
-    """Ranges of the uncertain parameters, as name=low:high,…; by default the environment's own."""
-    models: Count = 5
-    """How many values of each uncertain parameter are drawn at the start of an episode."""
-    draw: Draw = "pairs"
-    """pairs: the i-th values of all parameters make the i-th model (M = models); product: every combination."""
-    fixed_models: str = ""
-    """Models to use in every episode instead of drawing: a grid name=low:high:count,… or a list of them joined by ;"""
-    memory: Natural = added(0)
-    """Past steps whose observations and actions the network sees too; 0 for none."""
-    acting: Acting = "sampled"
-    """The model acted on: the nominal one, a fresh draw from the box each episode, or a member of the model set."""
-
-    discount: Fraction = 0.9
-    """Discount γ."""
-    network: Annotated[str, OneOf(NETWORKS)] = "mlp"
-    """The network: a multilayer perceptron, or your own module:object."""
-    input_scale: InputScale = ()
-    """What each observation is multiplied by before the network: a factor for each, or a single one; by default
-    1 / typical size. Remembered ones have the same factors."""
-    precision: Precision = "float32"
-    """Floating-point precision of the whole run."""
-
-    snapshot_every: Natural = 20
-    """Episodes between snapshots of the weights, stored in the checkpoint for learning curves; none are stored with 0,
-    or without a limit of episodes."""
-    trial_every: Count = 2
-    """Chunks between trials of the policy on held-out models, which decide the best weights."""
-    trial_models: Count = 64
-    """Held-out models, drawn from the box, with one episode each in a trial."""
-    trial_epsilon: Probability = 0.1
-    """Probability of a random action in a trial."""
-    trial_tail: Share = added(1.0)
-    """Worst fraction of the held-out models whose mean return is a trial's score; 1 for all of them."""
-    settle: bool = added(False)
-    """End with the weights that did best in the trials, instead of those after the last update."""
 
 
 class Parts(NamedTuple):
@@ -207,7 +129,7 @@ class Config(RunSettings):
         """The set of models."""
         if self.fixed_models:
             return from_list(parse_models(self.fixed_models, env.nominal))
-        return from_box(self.make_box(env), self.models, self.draw)
+        return from_box(self.make_box(env), self.models, self.draw, self.edges)
 
     def make_network(self, env: Environment) -> Network:
         """The network: of Q-values, or of a policy."""
@@ -223,6 +145,7 @@ class Config(RunSettings):
             box=self.make_box(env),
             models=self.make_models(env),
             acting=self.acting,
+            edges=self.edges,
             discount=self.discount,
             budget=self.budget,
             precision=self.precision,
@@ -291,12 +214,12 @@ def find_parts(algorithm: str, env: str, network: str) -> Parts:
     )
 
 
-def make_config(algorithm: str, preset: str = "tuned", **changes: Any) -> Config:
+def make_config(algorithm: str, preset: str = "default", **changes: Any) -> Config:
     """The settings of a preset for an algorithm, with changes.
 
     Args:
       algorithm: a name of `ALGORITHMS`, or your own `module:object`.
-      preset: `paper` or `tuned`.
+      preset: `default`, `paper` or `tuned`.
       changes: any settings of the run or of its parts, by name.
     """
     if preset not in PRESETS:
@@ -311,17 +234,26 @@ def make_config(algorithm: str, preset: str = "tuned", **changes: Any) -> Config
     presets = {
         "environment": parts.environment.settings(),
         "layers": parts.layers.settings(),
-        "learner": parts.learner.presets.get(preset, parts.learner.settings()),
-        "target": parts.target.presets.get(preset, parts.target.settings()),
-        "estimator": parts.estimator and parts.estimator.presets.get(preset, parts.estimator.settings()),
+        "learner": _preset_of(parts.learner.presets, preset, parts.learner.settings()),
+        "target": _preset_of(parts.target.presets, preset, parts.target.settings()),
+        "estimator": parts.estimator and _preset_of(parts.estimator.presets, preset, parts.estimator.settings()),
     }
     config = dataclasses.replace(config, **presets)
     learner = config.row.learner
-    suited = parts.environment.presets.get((preset, learner), {})
-    for more in (parts.learner.run.get(preset, {}), suited, config.row.settings):
+    for more in (
+        _preset_of(parts.learner.run, preset, {}),
+        parts.estimator.run.get(preset, {}) if parts.estimator else {},
+        parts.environment.presets.get((preset, learner), {}),
+        config.row.settings,
+    ):
         # What no part of this run reads is for others.
         config = _with_settings(config, {name: value for name, value in more.items() if name in _places(config)})
     return config.replace(**changes)
+
+
+def _preset_of(presets: Mapping[str, Any], preset: str, otherwise: Any) -> Any:
+    """What a part has for a preset; a part that has no `default` takes what it has as `tuned`."""
+    return presets.get(preset, presets.get("tuned", otherwise) if preset == "default" else otherwise)
 
 
 def other_limit(given: Mapping[str, Any]) -> dict[str, int]:
@@ -401,7 +333,7 @@ def from_json(text: str | bytes, origin: str) -> Config:
 
 def _precision(config: Config) -> Precision:
     """The run's arithmetic, or the usual one if that is none."""
-    return config.precision if config.precision in PRECISIONS else "float32"
+    return config.precision if config.precision in get_args(Precision) else "float32"
 
 
 def check(config: Config) -> None:

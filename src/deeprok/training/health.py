@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import gammaincinv
 
-from deeprok.agents.learner import Budget, Clock, Learner
+from deeprok.agents.clock import Clock
+from deeprok.agents.learner import Budget, Learner
 from deeprok.estimators import Health
 from deeprok.training.scan import Log, RunState
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,19 @@ OnInterrupt = Callable[[int], None]
 T = TypeVar("T")
 
 _CHECKPOINT_SECONDS = 30.0
-_TRIAL_SEED = 20170307  # the same held-out models and episodes for every run
+
+
+class _Trials(NamedTuple):
+    """Held-out models and episodes, the same for every run."""
+
+    seed: int
+    times: int = 1  # as many as `trial_models`
+
+
+_TRIAL = _Trials(20170307)
+#: What decides in the end between the last weights and those that were best in the trials. The best of many trials was
+#: also lucky, so it takes other models, and more of them.
+_EXAM = _Trials(20170308, times=8)
 
 
 @pytree_dataclass
@@ -148,10 +160,14 @@ def _train_group(
             if due:
                 scores = trial(states.agent.belief)
                 tried = np.isin(np.arange(len(seeds)), due)
-                best = _better(best, states.agent.belief, scores, states.steps, tried)
-                if config.settle:
-                    ended = np.isin(np.arange(len(seeds)), [i for i in due if i not in unfinished])
-                    states = _settled(states, best, ended)
+                better = tried & np.asarray(scores > best.trial_return)
+                best = _chosen(best, states.agent.belief, scores, states.steps, better)
+                ended = np.isin(np.arange(len(seeds)), [i for i in due if i not in unfinished])
+                if config.settle and ended.any():
+                    exam = _make_trial(config, program, _EXAM)
+                    goes_back = ended & np.asarray(exam(best.belief) > exam(states.agent.belief))
+                    best = _chosen(best, states.agent.belief, scores, states.steps, ended & ~goes_back)
+                    states = _settled(states, best, goes_back)
             spread = measure(states.agent.belief)
             before, steps = steps, np.array(states.steps)
             seconds = time.monotonic() - began
@@ -211,35 +227,37 @@ def _put(group: T, member: T, i: int) -> T:
     return jax.tree.map(lambda all, one: all.at[i].set(one), group, member)
 
 
-def _make_trial(config: Config, program: Program) -> Callable[[Any], jax.Array]:
+def _make_trial(config: Config, program: Program, trials: _Trials = _TRIAL) -> Callable[[Any], jax.Array]:
     """A function `beliefs -> [S]` mean returns on held-out models drawn from the box, or on the worst of them."""
-    models_key, episodes_key = jax.random.split(jax.random.key(_TRIAL_SEED))
+    models_key, episodes_key = jax.random.split(jax.random.key(trials.seed))
+    count = trials.times * config.trial_models
     view = program.learner.view
     box = config.make_box(view.env)
 
     def trial(belief: Any) -> jax.Array:
         policy = ensemble_policy(view.network, view.env.actions, view.mean(belief)[None], "mean")
-        models = sample_box(models_key, box, (config.trial_models,))
-        returns = play_episodes(view.env, policy, models, episodes_key, config.trial_epsilon)
+        models = sample_box(models_key, box, (count,), config.edges)
+        each = {name: jnp.repeat(values, config.trial_episodes) for name, values in models.items()}
+        returns = play_episodes(view.env, policy, each, episodes_key, config.trial_epsilon)
         if config.trial_tail == 1.0:
             return jnp.mean(returns)
-        return jnp.mean(jnp.sort(returns)[: max(1, round(config.trial_tail * config.trial_models))])
+        by_model = jnp.mean(returns.reshape(count, config.trial_episodes), axis=1)
+        return jnp.mean(jnp.sort(by_model)[: max(1, round(config.trial_tail * count))])
 
     return jax.jit(jax.vmap(trial))
 
 
 @jax.jit
-def _better(best: Best, beliefs: Any, scores: jax.Array, steps: jax.Array, tried: Any) -> Best:
-    """The better of the best so far and, where it was tried, the present belief of each seed."""
-    present = Best(belief=beliefs, trial_return=scores, steps=steps)
-    return jax.vmap(select)(tried & (scores > best.trial_return), present, best)
+def _chosen(best: Best, beliefs: Any, scores: jax.Array, steps: jax.Array, present: Any) -> Best:
+    """The best weights so far; the present ones for the seeds where `present` says so."""
+    return jax.vmap(select)(present, Best(belief=beliefs, trial_return=scores, steps=steps), best)
 
 
 @functools.partial(jax.jit, donate_argnums=0)
-def _settled(states: RunState, best: Best, ended: Any) -> RunState:
-    """The runs, of which those that have ended go back to their best weights."""
+def _settled(states: RunState, best: Best, back: Any) -> RunState:
+    """The runs, of which some go back to their best weights."""
     agent: Any = states.agent
-    belief = jax.vmap(select)(ended, best.belief, agent.belief)
+    belief = jax.vmap(select)(back, best.belief, agent.belief)
     return dataclasses.replace(states, agent=dataclasses.replace(agent, belief=belief))
 
 

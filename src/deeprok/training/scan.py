@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deeprok.agents.learner import Clock, Learner, Played, PlaysSteps, PlaysTrajectories, State, Task
+from deeprok.agents.clock import Clock
+from deeprok.agents.learner import Learner, Played, PlaysSteps, PlaysTrajectories, State, Task
 from deeprok.core.pytree import pytree_dataclass, select
 from deeprok.environments import branch, with_model
 from deeprok.environments.base import Model, Transition
@@ -159,7 +160,7 @@ def _by_steps(task: Task, learner: Learner, plays: PlaysSteps) -> _Driver:
         models_key, acting_key, state_key = jax.random.split(key, 3)
         drawn = models.draw(models_key)
         if task.acting == "sampled":
-            acting = sample_box(acting_key, box, ())
+            acting = sample_box(acting_key, box, (), task.edges)
         elif task.acting == "member":
             member = jax.random.randint(acting_key, (), 0, models.size)
             acting = {name: values[member] for name, values in drawn.items()}

@@ -39,29 +39,45 @@ class ModelSet(NamedTuple):
     draw: Callable[[jax.Array], Model]  # key -> name -> [M]
 
 
-def sample_box(key: jax.Array, box: Box, shape: tuple[int, ...]) -> Model:
-    """Models drawn uniformly from a box; each quantity has the given shape."""
+def sample_box(key: jax.Array, box: Box, shape: tuple[int, ...], edges: float = 0.0) -> Model:
+    """Models drawn from a box; each quantity has the given shape.
+
+    Args:
+      key: a random key.
+      box: name -> (low, high).
+      shape: how many.
+      edges: the probability that a value is one of the two ends of its range; otherwise it is uniform between them.
+    """
     keys = jax.random.split(key, len(box))
+    if not edges:
+        return {
+            name: jax.random.uniform(k, shape, minval=low, maxval=high)
+            for k, (name, (low, high)) in zip(keys, box.items(), strict=True)
+        }
+    beyond = 0.5 * edges / (1.0 - edges)  # what is drawn outside the range is moved to its nearer end
+    places = (jnp.clip(jax.random.uniform(k, shape, minval=-beyond, maxval=1.0 + beyond), 0.0, 1.0) for k in keys)
     return {
-        name: jax.random.uniform(k, shape, minval=low, maxval=high)
-        for k, (name, (low, high)) in zip(keys, box.items(), strict=True)
+        # Written so that the ends are exact.
+        name: (1.0 - place) * low + place * high
+        for place, (name, (low, high)) in zip(places, box.items(), strict=True)
     }
 
 
-def from_box(box: Box, count: int, draw: Draw = "pairs") -> ModelSet:
-    """Models drawn uniformly from a box at the start of each episode.
+def from_box(box: Box, count: int, draw: Draw = "pairs", edges: float = 0.0) -> ModelSet:
+    """Models drawn from a box at the start of each episode.
 
     Args:
       box: name -> (low, high).
       count: how many values are drawn of each quantity.
       draw: `pairs` joins the i-th values of all quantities to the i-th model (M = count);
         `product` takes every combination (M = count to the power of the number of quantities).
+      edges: as in `sample_box`.
     """
     if draw == "pairs":
-        return ModelSet(count, lambda key: sample_box(key, box, (count,)))
+        return ModelSet(count, lambda key: sample_box(key, box, (count,), edges))
 
     def product(key: jax.Array) -> Model:
-        drawn = sample_box(key, box, (count,))
+        drawn = sample_box(key, box, (count,), edges)
         index = np.indices((count,) * len(box)).reshape(len(box), -1)
         return {name: drawn[name][i] for name, i in zip(box, index, strict=True)}
 

@@ -19,7 +19,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from deeprok.agents.learner import Clock, Learner, LearnerPart, Played, PlaysTrajectories, Task, View, gigabytes
+from deeprok.agents.clock import Clock
+from deeprok.agents.learner import Learner, LearnerPart, Played, PlaysTrajectories, Task, View, gigabytes
 from deeprok.agents.policy.objectives import Objective
 from deeprok.agents.policy.sources import Source, draw, posterior, seek_worst, to_models, to_points, wide_source
 from deeprok.agents.policy.steps import (
@@ -163,7 +164,7 @@ def make_policy_gradient(task: Task) -> Learner:
         elif settings.target or settings.source_spread:
             drawn = to_models(draw(own_key, state.source, models), box)
         else:
-            drawn = sample_box(own_key, box, (models,))
+            drawn = sample_box(own_key, box, (models,), task.edges)
         if not searched:
             return drawn
         worst = to_models(draw(search_key, state.adversary, searched), box)

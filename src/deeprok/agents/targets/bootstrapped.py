@@ -23,7 +23,7 @@ from deeprok.agents.targets.base import (
     check_ambiguity,
     level_schedule,
 )
-from deeprok.core.fields import Count
+from deeprok.core.fields import Count, Share, added
 from deeprok.environments.base import Transition
 from deeprok.estimators.base import Observation
 from deeprok.uncertainty import SETS, WorstCase
@@ -78,6 +78,8 @@ class BootstrapSettings:
     """Double Q-learning: the online network chooses the successor's action, instead of the plain max."""
     target_period: Count = 1000
     """Environment steps between copies of the weights to the target network."""
+    target_rate: Share = added(1.0)
+    """How far the target network's weights move towards the learned ones each time; 1 copies them."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,11 @@ def _observe(network: Network, settings: BootstrapSettings, discount: float, wor
 
 
 def _nominal(settings: BootstrapSettings, network: Network, discount: float) -> Target:
-    return Target(_observe(network, settings, discount, _only_outcome), period=settings.target_period)
+    return Target(
+        _observe(network, settings, discount, _only_outcome),
+        period=settings.target_period,
+        rate=settings.target_rate,
+    )
 
 
 def _worst_case(settings: WorstCaseSettings, network: Network, discount: float) -> Target:
@@ -120,12 +126,20 @@ def _worst_case(settings: WorstCaseSettings, network: Network, discount: float) 
         level_schedule(settings),
         settings.target_period,
         settings.confidence == "spread",
+        settings.target_rate,
     )
 
 
+#: A target network that follows the weights slowly.
+_SOFT: dict[str, Any] = {"target_period": 1, "target_rate": 0.005}
+
 NOMINAL = TargetPart(
     settings=BootstrapSettings,
-    presets={"paper": BootstrapSettings(), "tuned": BootstrapSettings(target_period=2000)},
+    presets={
+        "paper": BootstrapSettings(),
+        "tuned": BootstrapSettings(target_period=2000),
+        "default": BootstrapSettings(**_SOFT),
+    },
     make=_nominal,
     robust=False,
 )
@@ -135,6 +149,7 @@ WORST_CASE = TargetPart(
     presets={
         "paper": WorstCaseSettings(),
         "tuned": WorstCaseSettings(target_period=2000, **AMBIGUITY_PRESETS["tuned"]),
+        "default": WorstCaseSettings(**_SOFT, **AMBIGUITY_PRESETS["default"]),
     },
     make=_worst_case,
     robust=True,
