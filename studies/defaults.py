@@ -19,7 +19,7 @@ from studies import defaults_page
 from studies.engine import Done, Found, Options, Run, Session, Study, numbers_file, prepare, runs_of, train, write_json
 from studies.exam import Exam
 from studies.plan import Comparison, Row
-from studies.screening import EPSILONS, case_of
+from studies.screening import EPSILONS, case_of, cells_episodes
 
 #: The nominal model alone, random models, and the worst case with a gradient and with the filter.
 AGENTS = ("ddqn", "ddqn_dr", "rtd_dqn", "deep_rok")
@@ -94,7 +94,7 @@ def measure(
       agents: algorithms.
     """
     stored = json.loads(path.read_text()) if path.exists() else {}
-    episodes = exam_episodes(options.episodes)
+    episodes = cells_episodes(options.episodes)  # as many, and the same ones, as the references were played
     found: Found = {
         "format": 1,
         "command": f"deeprok reproduce --study defaults --seeds {options.seeds}",
@@ -134,11 +134,6 @@ def _stored_row(stored: Mapping[str, Any], env: str, agent: str, settings: str, 
 
 def _silent(what: str, work: float) -> None:
     """The bar counts rows, not chunks."""
-
-
-def exam_episodes(episodes: int) -> int:
-    """Episodes in each cell, of those that a study was asked for."""
-    return max(1, episodes // 5)
 
 
 def _collect(session: Session) -> Found:

@@ -115,7 +115,8 @@ This page is generated, with its figure and [defaults.json](defaults/defaults.js
 {found["command"]}
 ```
 
-which adds to what its folder holds. Each cell is played for {found["episodes"]} episodes.
+which adds to what its folder holds. Each cell is played for {found["episodes"]} episodes, the same ones as the
+references: starts, random actions and noise are equal.
 
 ## With random actions
 
