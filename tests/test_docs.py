@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shlex
@@ -13,8 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from deeprok.agents.algorithms import ALGORITHMS
 from deeprok.cli.main import COMMANDS
-from deeprok.runs.settings import ALGORITHMS, make_config
+from deeprok.runs.run_settings import PRESETS
+from deeprok.runs.settings import make_config
 from deeprok.uncertainty import SETS
 from studies import figures, paper, plan
 from studies.carried_over import format3_hashes, stored_rows
@@ -27,7 +30,27 @@ ROOT = Path(__file__).parent.parent
 CLI = (ROOT / "docs" / "cli.md").read_text()
 
 
+#: Heading -> its part of the page, of those below "Settings".
+GROUPS = dict(part.split("\n", 1) for part in CLI.split("### Settings")[1].split("\n## ")[0].split("#### ")[1:])
+
+
+def agents_of(heading: str) -> list[str]:
+    """The algorithms that a heading names, of which the first has the values below it; none if it is for all."""
+    return re.findall(r"`(\w+)`", heading)
+
+
+@functools.cache
+def preset_of(algorithm: str, preset: str) -> dict[str, Any]:
+    """Every setting of an algorithm that the page is to have, as it shows its value."""
+    settings = make_config(algorithm, preset).flat()
+    # On or off as the algorithm is defined, in every preset.
+    by_algorithm = {"double": "by algorithm"} if "double" in settings else {}
+    return {name: shown(settings[name]) for name in settings if name not in ("algorithm", "preset")} | by_algorithm
+
+
 def shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
     if value in ("", (), None):
         return "none"
     if isinstance(value, str):
@@ -37,42 +60,63 @@ def shown(value: Any) -> str:
     return str(value) if isinstance(value, int) else f"{value:g}"
 
 
-#: Each part with settings of its own, and an algorithm that has it; RTD-DQN has all the others.
-OWN = [
-    *[(algorithm, "estimator") for algorithm in ("deep_rok", "bbb_rtd", "psgld_rtd", "ktd_q")],
-    ("epopt", "learner"),
-    ("epopt", "target"),
-]
+def row_of(algorithm: str, name: str) -> str:
+    """How a row of the page begins: the option and its value in each preset, bold where it is not that of `default`."""
+    default, *others = (preset_of(algorithm, preset)[name] for preset in PRESETS)
+    option = name.replace("_", "-")
+    switch = isinstance(make_config(algorithm).flat()[name], bool)
+    options = f"`--{option}`, `--no-{option}`" if switch else f"`--{option}`"
+    return " | ".join([f"| {options}", default, *(value if value == default else f"**{value}**" for value in others)])
 
 
-def settings() -> list[tuple[str, str, str]]:
-    """Name, value in `paper` and value in `tuned` of every setting."""
-    paper, tuned = (make_config("rtd_dqn", preset).flat() for preset in ("paper", "tuned"))
-    names = {name for name in paper if not isinstance(paper[name], bool)} - {"algorithm", "preset"}
-    rows = [(name, shown(paper[name]), shown(tuned[name])) for name in sorted(names)]
-    for algorithm, part in OWN:
-        ours = [vars(getattr(make_config(algorithm, preset), part)) for preset in ("paper", "tuned")]
-        rows += [(name, *[shown(one[name]) for one in ours]) for name in ours[0] if not isinstance(ours[0][name], bool)]
-    return rows
+def rows_below(heading: str) -> dict[str, str]:
+    """Setting -> its row, of one part of the page."""
+    found = re.findall(r"^\| `--([a-z-]+)`.*$", GROUPS[heading], re.MULTILINE)
+    lines = [line for line in GROUPS[heading].splitlines() if line.startswith("| `--")]
+    assert len(set(found)) == len(lines)
+    return {name.replace("-", "_"): line for name, line in zip(found, lines, strict=True)}
 
 
-@pytest.mark.parametrize(("name", "paper", "tuned"), settings())
-def test_cli_page_has_every_setting_with_its_values(name: str, paper: str, tuned: str) -> None:
-    bold = tuned if tuned == paper else f"**{tuned}**"
-    assert f"| `--{name.replace('_', '-')}` | {paper} | {bold} |" in CLI
+def test_cli_page_has_the_presets_as_columns() -> None:
+    header = " | ".join(["| option", *(f"`{preset}`" for preset in PRESETS)])
+    for heading, text in GROUPS.items():
+        for line in text.splitlines():
+            assert not line.startswith("| option") or line.startswith(f"{header} |"), heading
 
 
-#: Heading -> its part of the page, of those below "Settings".
-GROUPS = dict(part.split("\n", 1) for part in CLI.split("### Settings")[1].split("\n## ")[0].split("#### ")[1:])
+@pytest.mark.parametrize(("heading", "name"), [(heading, name) for heading in GROUPS for name in rows_below(heading)])
+def test_cli_page_has_the_values_of_every_preset(heading: str, name: str) -> None:
+    agent = next(iter(agents_of(heading)), "rtd_dqn")
+    assert name in preset_of(agent, "default"), f"{agent} has no such setting"
+    row = row_of(agent, name)
+    assert rows_below(heading)[name].startswith(f"{row} |"), f"below '{heading}' the row must begin:\n{row} |"
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_cli_page_has_every_setting_of_an_algorithm(algorithm: str) -> None:
+    """Where it has a value of its own, that stands in a part of the page for it; or it is named in its definition."""
+    general, own = dict[str, str](), dict[str, str]()
+    for heading in GROUPS:
+        named = agents_of(heading)
+        if not named or algorithm in named:
+            (own if named else general).update(rows_below(heading))
+    rows = general | own
+    wrong = [
+        row
+        for name in preset_of(algorithm, "default")
+        if name not in rows or name not in ALGORITHMS[algorithm].settings
+        if not rows.get(name, "").startswith((row := row_of(algorithm, name)) + " |")
+    ]
+    assert not wrong, f"{algorithm} needs these rows:\n" + " |\n".join([*wrong, ""])
 
 
 @pytest.mark.parametrize("heading", GROUPS)
 def test_cli_page_has_no_other_settings(heading: str) -> None:
-    options = {name.replace("-", "_") for name in re.findall(r"^\| `--([a-z-]+)`", GROUPS[heading], re.MULTILINE)}
+    options = set(rows_below(heading))
     readers = {algorithm for algorithm in ALGORITHMS if options <= set(make_config(algorithm).flat())}
     assert options
     assert readers
-    if named := re.findall(r"`(\w+)`", heading):
+    if named := agents_of(heading):
         assert set(named) == readers
 
 
@@ -202,7 +246,7 @@ def test_settings_are_those_that_tuning_chose(results: dict[str, Any], study: st
 
     for name, chosen in results["studies"][study].items():
         winner = max((row for row in rows if row["algorithm"] == name), key=merit)
-        settings = [make_config(name, **_tuples(row["changes"])) for row in (chosen, winner)]
+        settings = [make_config(name, "tuned", **_tuples(row["changes"])) for row in (chosen, winner)]
         assert settings[0] == settings[1]
 
 
@@ -271,8 +315,8 @@ def test_results_trained_in_format_3_have_the_present_settings() -> None:
     assert len(rows) > 150
     for row, found in rows:
         assert found["settings_3"] in format3_hashes(row.config(0))
-    other = make_config("deep_rok", target_period=1999)
-    assert not format3_hashes(other) & format3_hashes(make_config("deep_rok"))
+    other = make_config("deep_rok", "tuned", target_period=1999)
+    assert not format3_hashes(other) & format3_hashes(make_config("deep_rok", "tuned"))
 
 
 def test_code_and_pages_of_table_1_are_there() -> None:
