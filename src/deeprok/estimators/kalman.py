@@ -250,7 +250,7 @@ class KalmanConfig:
     rank: Count = 10
     """Number of directions of the covariance low_rank."""
     remembered: Share = added(1.0)
-    """Fraction of the past updates that the filter remembers; older ones fade, as their targets were worse. 1 for all."""
+    """Fraction of the past updates that the filter remembers; older ones fade, since their targets were worse."""
 
 
 def fade_in_proportion(remembered: float) -> Schedule:
