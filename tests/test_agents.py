@@ -284,7 +284,13 @@ def test_joint_agents_multiply_the_noise_by_the_batch(x64) -> None:
 
     for batching, noise in (("joint", 10 * 0.3), ("averaged", 0.3)):
         config = make_config(
-            "ekf_dqn", batching=batching, batch_size=10, observation_noise=0.3, process_noise=0.0, prior_covariance=1.0
+            "ekf_dqn",
+            "tuned",
+            batching=batching,
+            batch_size=10,
+            observation_noise=0.3,
+            process_noise=0.0,
+            prior_covariance=1.0,
         )
         estimator = make_estimator(config.task())
         belief = estimator.init(jnp.zeros(1))
@@ -334,5 +340,5 @@ def test_the_target_is_copied_after_the_last_update_of_a_round(x64) -> None:
 
 def test_several_updates_need_several_transitions() -> None:
     with pytest.raises(DeeprokError, match="updates is 2, but replay_size is 1"):
-        make_config("ktd_q", updates=2)
-    assert "updates" not in make_config("dqn").to_json()
+        make_config("ktd_q", "tuned", updates=2)
+    assert "updates" not in make_config("dqn", "tuned").to_json()

@@ -35,6 +35,7 @@ from deeprok.environments import ENVIRONMENTS
 from deeprok.estimators import KalmanConfig
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
+from deeprok.runs.run_settings import PRESETS
 from deeprok.runs.settings import FORMAT, SECTIONS, Config, make_config
 
 SMALL = [
@@ -313,8 +314,8 @@ def test_every_setting_of_a_part_is_an_option(untrained, tmp_path: Path, algorit
 
 @pytest.mark.parametrize(
     ("words", "budget"),
-    [(["--steps", "90"], (0, 90)), (["--steps=0"], (700, 0)), (["--episodes", "5"], (5, 0)),
-     (["--episodes", "5", "--steps", "90"], (5, 90)), ([], (700, 0))],
+    [(["--steps", "90"], (0, 90)), (["--preset=tuned", "--steps=0"], (700, 0)), (["--episodes", "5"], (5, 0)),
+     (["--episodes", "5", "--steps", "90"], (5, 90)), ([], (0, 150_000)), (["--preset=tuned"], (700, 0))],
 )  # fmt: skip
 def test_limits_of_a_run(untrained, tmp_path: Path, words: list[str], budget: tuple[int, int]) -> None:
     assert config_of("rtd_dqn", *words, out=tmp_path / "run").budget == budget
@@ -334,10 +335,12 @@ def test_double(untrained, tmp_path: Path, algorithm: str, option: str, double: 
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("words", [[], ["--preset", "tuned"], ["--preset", "paper"], ["--preset=paper"]])
-def test_presets(untrained, tmp_path: Path, algorithm: str, words: list[str]) -> None:
-    config = config_of(algorithm, *words, out=tmp_path / "run")
-    assert config == make_config(algorithm, "paper" if "paper" in "".join(words) else "tuned")
+@pytest.mark.parametrize(
+    ("words", "preset"),
+    [("", "default"), *((f"--preset {preset}", preset) for preset in PRESETS), ("--preset=paper", "paper")],
+)
+def test_presets(untrained, tmp_path: Path, algorithm: str, words: str, preset: str) -> None:
+    assert config_of(algorithm, *words.split(), out=tmp_path / "run") == make_config(algorithm, preset)
 
 
 def test_default_folder(untrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from studies import exam, results
 
 
 def estimator_of(algorithm: str, **changes: Any) -> Estimator:
-    config = make_config(algorithm, **changes)
+    config = make_config(algorithm, "tuned", **changes)
     return make_estimator(config.task())
 
 
@@ -63,7 +63,7 @@ def test_backprop_charges_a_mini_batch_its_share_of_the_divergence() -> None:
 
 def test_the_data_grow_with_the_rounds() -> None:
     """Two updates a round: the data of both are those of its steps."""
-    context = _context(make_config("bbb_dqn", **DATA, updates=2, episodes=5, horizon=21).task())
+    context = _context(make_config("bbb_dqn", "tuned", **DATA, updates=2, episodes=5, horizon=21).task())
     np.testing.assert_array_equal(context.data_size(jnp.arange(8)), np.repeat(HELD, 2))
     assert context.updates == 5 * 21 // 2 * 2
 
@@ -134,14 +134,14 @@ def test_the_unscented_filter_takes_all_of_a_mini_batch() -> None:
 
 def test_ktd_refuses_noise_below_zero() -> None:
     with pytest.raises(DeeprokError, match=r"process_noise is -1\.0"):
-        make_config("ktd_q", process_noise=-1.0)
+        make_config("ktd_q", "tuned", process_noise=-1.0)
 
 
 # --- agents ----------------------------------------------------------------------------------------------
 
 
 def test_epsilon_is_that_of_the_step_to_be_taken() -> None:
-    config = make_config("dqn", hidden=(1,), epsilon_start=1.0, epsilon_end=0.0, epsilon_steps=4)
+    config = make_config("dqn", "tuned", hidden=(1,), epsilon_start=1.0, epsilon_end=0.0, epsilon_steps=4)
     agent = config.make_learner()
     coins = np.array([0.99, 0.74, 0.51, 0.49, 0.01, 0.24, 0.26])
     steps = np.array([0, 1, 2, 2, 4, 3, 3])
@@ -190,13 +190,13 @@ LEVELS: dict[str, Any] = dict(
 
 def test_the_robustness_level_goes_linearly_in_time() -> None:
     times = np.array([0, 10, 20, 30, 40])
-    found = targets(make_config("deep_rok", **LEVELS, confidence="time"), times, np.zeros((5, 0)))
+    found = targets(make_config("deep_rok", "tuned", **LEVELS, confidence="time"), times, np.zeros((5, 0)))
     np.testing.assert_allclose(found, [1.5, 1.0, 0.5, 0.0, 0.0], atol=1e-5)
 
 
 def test_the_robustness_level_follows_the_gain() -> None:
     gains = np.array([[0.0, 0.0], [0.6, 0.6], [0.6, 0.4], [0.6, 0.2], [0.6, 0.0], [0.6, 0.9]])
-    found = targets(make_config("deep_rok", **LEVELS, confidence="spread"), np.full(6, 200), gains)
+    found = targets(make_config("deep_rok", "tuned", **LEVELS, confidence="spread"), np.full(6, 200), gains)
     np.testing.assert_allclose(found, [1.5, 1.5, 1.0, 0.5, 0.0, 1.5], atol=1e-5)
 
 
@@ -207,6 +207,7 @@ def test_one_of_the_models_is_acted_on_with_the_chance_that_labels_share(train, 
     """In a random walk each model's outcome is its own multiple of one random number."""
     config = make_config(
         "rtd_dqn",
+        "tuned",
         **dict(env="drift", horizon=2, acting="member", fixed_models="size=0.5;size=1;size=2"),
         **dict(hidden=(1,), batch_size=1, replay_size=120, chunk_steps=120, snapshot_every=0),
     )
@@ -246,6 +247,7 @@ def test_the_worst_trajectories_are_those_of_discounted_returns_judged_by_the_la
     monkeypatch.setitem(ENVIRONMENTS._entries, "patience", part_of(patience))
     config = make_config(
         "epopt",
+        "tuned",
         **dict(env="patience", acting="member", fixed_models="late=0.5;late=1.5", discount=0.5, horizon=4),
         **dict(trajectories=4, trajectory_level=0.5, level_iterations=0, epochs=1, minibatches=1),
         **dict(hidden=(1,), snapshot_every=0),
@@ -264,6 +266,7 @@ def test_calibration_knows_what_the_run_acted_on(probes, acting: str, low: float
     """With a discount of ½ steps that never end are worth 2; where they end after one or two, 1 or 1.5 at most."""
     config = make_config(
         "ekf_dqn",
+        "tuned",
         **dict(env="treadmill", acting=acting, box="lifetime=1:2", horizon=3, discount=0.5),
         **dict(hidden=(1,), covariance="diagonal"),
     )
@@ -280,12 +283,14 @@ def test_calibration_knows_what_the_run_acted_on(probes, acting: str, low: float
 def scores_of(returns: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> exam.Scores:
     """What an exam makes of such returns [cells, episodes]."""
     monkeypatch.setattr(exam, "cell_player", lambda *_: lambda weights, cells, epsilon: returns)
-    examine = exam.make_examiner(make_config("dqn").make_env(), lambda weights: None, exam.Exam(grid=returns.shape[1]))
+    examine = exam.make_examiner(
+        make_config("dqn", "tuned").make_env(), lambda weights: None, exam.Exam(grid=returns.shape[1])
+    )
     return examine(None)
 
 
 def test_success_is_above_the_threshold_and_errors_are_of_each_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    threshold = make_config("dqn").make_env().success_return
+    threshold = make_config("dqn", "tuned").make_env().success_return
     returns = np.full((50, 4), threshold)
     returns[:7] += 1.0
     scores = scores_of(returns, monkeypatch)
