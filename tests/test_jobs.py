@@ -76,7 +76,7 @@ def test_stopped_and_killed_processes_give_what_one_process_gives(
         for word in (f"--{name.replace('_', '-')}", "4" if name == "hidden" else str(value))
     ]
     folders = [out / f"seed-{seed}" for seed in (0, 1)]
-    process = start("deep_rok", *options, "--seeds", "2", "--jobs", "2", "--out", str(out))
+    process = start("deep_rok", "--preset", "tuned", *options, "--seeds", "2", "--jobs", "2", "--out", str(out))
     try:
         wait_for_metrics(process, folders, 1)
         with pytest.raises(DeeprokError, match=rf"seed-0 is in use by process {process.pid}; wait until it has ended"):

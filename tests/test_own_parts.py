@@ -29,7 +29,7 @@ from deeprok.uncertainty import SETS, cvar
 #: Short chunks and many of them, so that there is time to stop a run half way.
 SMALL = (
     *("--episodes", "300", "--chunk-steps", "20", "--models", "3", "--batch-size", "4", "--warm-up", "10"),
-    *("--trial-every", "50", "--trial-models", "4"),
+    *("--trial-every", "50", "--trial-models", "4", "--preset", "tuned"),
 )
 DRIFT = ("--env", "own_parts:DRIFT")
 TINY = ("--hidden", "4")
@@ -206,7 +206,10 @@ def test_presets_of_own_parts_are_used() -> None:
     assert (tuned.discount, tuned.learner.warm_up) == (0.95, 10)  # which suit the environment
     paper = make_config("own_parts:SOFT_SWAG", "paper", env="own_parts:DRIFT")  # they have none of this name
     assert (paper.estimator.learning_rate, paper.target.omega, paper.target.robust_set) == (1e-3, 5, "minimum")
-    for config in (tuned, paper):  # the algorithm's own, whatever the preset
+    default = make_config("own_parts:SOFT_SWAG", env="own_parts:DRIFT")  # nor of this: theirs are the tuned ones then
+    assert (default.estimator, default.target) == (tuned.estimator, tuned.target)
+    assert (default.discount, default.learner.warm_up) == (0.995, 1000)  # and the same whatever the environment
+    for config in (tuned, paper, default):  # the algorithm's own, whatever the preset
         assert (config.estimator.averaging, config.learner.batch_size) == (0.1, 4)
 
 

@@ -178,8 +178,8 @@ def test_numbers_as_actions_hit_what_is_best_on_average_and_then_at_worst(train,
 @pytest.mark.slow
 def test_the_adversary_goes_where_life_is_short(train, probes) -> None:
     config = make_config(
-        "robust_pg", "tuned", env="treadmill", input_scale=(1.0,), hidden=(2,), horizon=20, trajectories=20, minibatches=1,
-        epochs=1, adversary=0.5, trajectory_level=0.0, snapshot_every=0, box="lifetime=5:20",
+        "robust_pg", "tuned", env="treadmill", input_scale=(1.0,), hidden=(2,), horizon=20, trajectories=20,
+        minibatches=1, epochs=1, adversary=0.5, trajectory_level=0.0, snapshot_every=0, box="lifetime=5:20",
     )  # fmt: skip
     run = train(config, chunks=25)
     assert run.last.agent.adversary.mean[0, 0] < 0.15

@@ -20,6 +20,9 @@ from deeprok.environments import ENVIRONMENTS, Choices, Environment, Outcome, qu
 from deeprok.estimators import Estimator
 from deeprok.evaluation import calibration
 from deeprok.runs.settings import Config, make_config
+from deeprok.uncertainty import SETS, WorstCase
+from deeprok.uncertainty.sets import AmbiguitySet
+from deeprok.uncertainty.sets.base import radius_check
 from studies import exam, results
 
 
@@ -98,6 +101,60 @@ def variance_after(algorithm: str, **changes: Any) -> float:
 
 def test_filters_forget_as_set() -> None:
     assert variance_after("ktd_q", adaptive_noise=0.2) == pytest.approx(1.2)
+
+
+def test_the_filter_forgets_in_proportion(x64) -> None:
+    """Λ ← (1 − η) Λ + HᵀH / R with η = 1 / (2 + remembered·t); in its first update it has nothing to forget."""
+    rng = np.random.default_rng(0)
+    xs, ys = rng.normal(size=(12, 5, 3)), rng.normal(size=(12, 5))
+    settings = dict(observation_noise=0.02, process_noise=0.0, prior_covariance=2.0, batching="joint", batch_size=5)
+    estimator = estimator_of("ekf_dqn", **settings, remembered=0.25)
+
+    @jax.jit
+    def update(belief: Any, xs: jax.Array, ys: jax.Array) -> Any:
+        belief, fit = estimator.update(belief, lambda theta, x: theta @ x, xs, ys)
+        return belief, estimator.posterior.covariance(belief), fit.health.extras["capped"]
+
+    belief, information, told = estimator.init(jnp.ones(3)), np.eye(3) / 2.0, np.ones(3) / 2.0
+    for t, (H, seen) in enumerate(zip(xs, ys, strict=True)):
+        belief, covariance, capped = update(belief, jnp.asarray(H), jnp.asarray(seen))
+        kept = 1.0 - 1.0 / (2.0 + 0.25 * t) if t else 1.0
+        information = kept * information + H.T @ H / 0.1  # five observations, each of noise 5 · 0.02
+        told = kept * told + H.T @ seen / 0.1
+        assert capped == (0 if t else 3)
+        np.testing.assert_allclose(covariance, np.linalg.inv(information), rtol=1e-9)
+        np.testing.assert_allclose(belief.theta, np.linalg.solve(information, told), rtol=1e-9)
+
+
+PRIORS = {"number": 0.3, "vector": tuple(np.linspace(0.1, 1.0, 16))}
+PRIORS["matrix"] = tuple(map(tuple, np.diag(PRIORS["vector"]) + 0.05))
+
+
+@pytest.mark.parametrize(
+    ("covariance", "prior"),
+    [("full", "number"), ("layer", "vector"), ("neuron", "matrix"), ("diagonal", "vector"), ("low_rank", "number")],
+)
+def test_what_is_forgotten_is_never_less_known_than_at_first(covariance: str, prior: str) -> None:
+    given = PRIORS[prior]
+    settings = dict(hidden=(2,), covariance=covariance, rank=3, prior_covariance=given, remembered=0.05)
+    estimator = estimator_of("ekf_dqn", **settings, batching="joint", observation_noise=0.01, process_noise=1e-3)
+    variances = np.broadcast_to(np.diagonal(given) if np.ndim(given) == 2 else given, 16)
+    rng = np.random.default_rng(0)
+    xs = rng.normal(size=(60, 4, 16)) * (np.arange(16) > 2)  # of three weights nothing is ever seen
+    xs[20:] *= np.arange(16) > 8  # and later of nine
+
+    @jax.jit
+    def run(xs: jax.Array) -> jax.Array:
+        def step(belief: Any, x: jax.Array) -> tuple[Any, jax.Array]:
+            belief, _ = estimator.update(belief, lambda theta, x: theta @ x, x, jnp.ones(4))
+            return belief, estimator.posterior.variances(belief)
+
+        return jax.lax.scan(step, estimator.init(jnp.zeros(16)), xs)[1]
+
+    seen = np.asarray(run(jnp.asarray(xs, "float32")))
+    assert (seen <= variances * (1 + 1e-5)).all()
+    assert (seen[19, 3:] < 0.9 * variances[3:]).all()
+    assert (seen[-1, 3:9] > seen[19, 3:9]).all()  # forgotten again
 
 
 def test_the_unscented_filter_takes_all_of_a_mini_batch() -> None:
@@ -318,3 +375,61 @@ def test_the_deviation_over_all_episodes_has_that_between_seeds() -> None:
     lengths = results.summarise(scores, scores[0], "")["lengths"]
     np.testing.assert_allclose(lengths["mean"], episodes.mean(axis=(0, 2)))
     np.testing.assert_allclose(lengths["deviation"], episodes.std(axis=(0, 2)))
+
+
+# --- schedules of a run ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget", [dict(steps=40), dict(episodes=8), dict(steps=40, episodes=20)], ids=str)
+def test_the_level_follows_the_progress_of_the_run(
+    train, build, probes, monkeypatch: pytest.MonkeyPatch, budget: dict[str, int]
+) -> None:
+    """A set whose worst case is its level, and weights that stay at 0: the loss of an update is level² / 2."""
+    told = AmbiguitySet(lambda p, values, level: WorstCase(level + 0 * p[0], p), radius_check("told"), 0.0, "support")
+    monkeypatch.setitem(SETS._entries, "told", told)
+    config = make_config(
+        "rtd_dqn", "tuned", env="treadmill", input_scale=(1.0,), hidden=(2,), horizon=5, models=2, batch_size=2,
+        warm_up=0, chunk_steps=40, snapshot_every=0, optimizer="sgd", learning_rate=1e-30, robust_set="told",
+        robust_level=0.2, confidence="time", level_start=1.0, level_fraction=0.6, box="lifetime=100:200", **budget,
+    )  # fmt: skip
+    built = build(config)
+    start = built.start(jnp.zeros(1, int))
+    belief = dataclasses.replace(start.agent.belief, theta=jnp.zeros_like(start.agent.belief.theta))
+    state = dataclasses.replace(
+        start, agent=dataclasses.replace(start.agent, belief=belief, target=jnp.copy(belief.theta))
+    )
+    after, log = built.program.advance(state, 0)
+    steps = np.arange(40)
+    # Each episode has five steps; of two budgets the one that is further used up counts.
+    used = [steps / budget.get("steps", np.inf), steps // 5 / budget.get("episodes", np.inf)]
+    expected = 1.0 - 0.8 * np.minimum(1.0, np.maximum(*used) / 0.6)
+    np.testing.assert_allclose(np.sqrt(2 * log.fit.loss[0]), expected, rtol=1e-5)
+    assert (int(after.steps[0]), int(after.episodes[0])) == (40, 8)
+
+
+ENDS = np.float32([5.0, 20.0])
+
+
+@pytest.mark.parametrize(("algorithm", "acting"), [("ddqn_dr", "sampled"), ("rtd_dqn", "member")])
+def test_episodes_are_on_models_at_the_edges(build, probes, algorithm: str, acting: str) -> None:
+    config = make_config(
+        algorithm, "tuned", env="treadmill", input_scale=(1.0,), hidden=(2,), episodes=1, horizon=5, models=3,
+        edges=0.6, acting=acting,
+    )  # fmt: skip
+    episode = build(config).start(jnp.arange(400)).episode
+    drawn = [episode.acting["lifetime"], *episode.models.values()]
+    assert len(drawn) == 1 + config.robust
+    for values in drawn:
+        for end in ENDS:
+            assert np.mean(np.asarray(values) == end) == pytest.approx(0.3, abs=0.07)
+
+
+def test_trajectories_are_on_models_at_the_edges(train, probes) -> None:
+    """An episode lasts as long as the model says: 5 steps only at the lower end, and more than 19 above that."""
+    config = make_config(
+        "pg", "tuned", env="treadmill", input_scale=(1.0,), hidden=(2,), horizon=25, trajectories=400, minibatches=1,
+        epochs=1, episodes=400, snapshot_every=0, edges=0.6,
+    )  # fmt: skip
+    lengths = train(config).logs[0].earned[0, 0]
+    assert np.mean(lengths == 5) == pytest.approx(0.3, abs=0.07)
+    assert np.mean(lengths == 20) == pytest.approx(0.3 + 0.4 / 15, abs=0.07)
