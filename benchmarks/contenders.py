@@ -32,7 +32,7 @@ def training(
     from deeprok.training.scan import make_program
 
     # So many episodes that no seed ever stands still.
-    config = make_config(algorithm, **{"episodes": 1_000_000, "snapshot_every": 0, **changes})
+    config = make_config(algorithm, "tuned", **{"episodes": 1_000_000, "snapshot_every": 0, **changes})
     program = make_program(config)
     keys = jax.vmap(jax.random.key)(jnp.arange(seeds))
     init = jax.jit(jax.vmap(program.init))

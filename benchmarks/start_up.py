@@ -16,8 +16,8 @@ LISTS = {"--help": 0.5, "algorithms": 0.5}
 #: Commands that compile; those that train do so for a few episodes, in a new folder.
 COMMANDS = {
     "solve": ("solve", "inventory", "--set", "l1", "--radius", "0.2"),
-    "train deep_rok": ("train", "deep_rok", "--episodes", "3", "--out", "{run}"),
-    "train rtd_dqn": ("train", "rtd_dqn", "--episodes", "3", "--out", "{run}"),
+    "train deep_rok": ("train", "deep_rok", "--preset", "tuned", "--episodes", "3", "--out", "{run}"),
+    "train rtd_dqn": ("train", "rtd_dqn", "--preset", "tuned", "--episodes", "3", "--out", "{run}"),
 }
 
 
