@@ -95,20 +95,26 @@ def measure(
     """
     stored = json.loads(path.read_text()) if path.exists() else {}
     episodes = cells_episodes(options.episodes)  # as many, and the same ones, as the references were played
+    planned = {env: {agent: comparison(env, [agent], options.seeds) for agent in agents} for env in envs}
     found: Found = {
         "format": 1,
         "command": f"deeprok reproduce --study defaults --seeds {options.seeds}",
         "episodes": episodes,
         "epsilons": list(EPSILONS),
         "references": references(),
-        "rows": {env: {agent: {"seeds": {}} for agent in agents} for env in envs},
+        # What was measured before stays, also if this call is interrupted before it comes to that row.
+        "rows": {
+            env: {
+                agent: _stored_row(stored, env, agent, its.rows[0].config(0).digest(), episodes)
+                for agent, its in row.items()
+            }
+            for env, row in planned.items()
+        },
     }
     console = Console(stderr=True)
-    for env in envs:
-        for agent in agents:
-            compared = comparison(env, [agent], options.seeds)
-            settings = compared.rows[0].config(0).digest()
-            its = _stored_row(stored, env, agent, settings, episodes)
+    for env, row in planned.items():
+        for agent, compared in row.items():
+            its = found["rows"][env][agent]
             missing = [run for run in runs_of(options.out, compared) if str(run.seed) not in its["seeds"]]
             done(f"{env}: {agent}", (options.seeds - len(missing)) * (_TRAINING[agent] + _EXAM))
             if missing:
@@ -117,9 +123,8 @@ def measure(
                 done(f"{env}: {agent}", len(missing) * _TRAINING[agent])
                 finished = [run for run in missing if run.finished]
                 its["seeds"] |= examined(finished, env, episodes) if finished else {}
-                its["diverged"] = sorted({*its.get("diverged", ()), *(r.seed for r in missing if not r.finished)})
+                its["diverged"] = sorted({*its["diverged"], *(r.seed for r in missing)} - {r.seed for r in finished})
                 done(f"{env}: {agent}", len(missing) * _EXAM)
-            found["rows"][env][agent] = its
             write_json(path, found)
     return found
 
@@ -128,7 +133,7 @@ def _stored_row(stored: Mapping[str, Any], env: str, agent: str, settings: str, 
     """What was measured before with the same settings and as many episodes."""
     its = stored.get("rows", {}).get(env, {}).get(agent, {})
     if its.get("settings") == settings and stored.get("episodes") == episodes:
-        return {"settings": settings, "seeds": dict(its["seeds"]), "diverged": its.get("diverged", [])}
+        return {"settings": settings, "seeds": dict(its["seeds"]), "diverged": its["diverged"]}
     return {"settings": settings, "seeds": {}, "diverged": []}
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from deeprok.plot import BLUE, GREEN, ORANGE, SKY
-from studies.statistics import Estimate, estimate
+from studies.statistics import estimate
 from studies.tables import Lines, figure, interval, markdown, title, wrapped
 
 if TYPE_CHECKING:
@@ -31,8 +31,15 @@ def _each(found: Mapping[str, Any], env: str, agent: str, epsilon: float, score:
     return [seed[f"{epsilon:g}"][score] for seed in found["rows"][env][agent]["seeds"].values()]
 
 
-def _mean(scores: Sequence[float]) -> Estimate:
-    return estimate(np.mean, scores)
+def diverged(found: Mapping[str, Any]) -> str:
+    """A sentence on the seeds that diverged, if any did."""
+    broken = [
+        f"`{env}`, {title(agent)}: {', '.join(map(str, its['diverged']))}"
+        for env, agents in found["rows"].items()
+        for agent, its in agents.items()
+        if its.get("diverged")
+    ]
+    return f"Seeds that diverged, which are in no mean: {'; '.join(broken)}." if broken else "No seed diverged."
 
 
 def table(found: Mapping[str, Any], epsilon: float, short: bool = False) -> Lines:
@@ -47,7 +54,7 @@ def table(found: Mapping[str, Any], epsilon: float, short: bool = False) -> Line
             if not its["seeds"]:
                 continue
             shares = relative(found, env, agent, epsilon)
-            share = _mean(shares)
+            share = estimate(np.mean, shares)
             lines.append(
                 [
                     env if short else f"`{env}`",
@@ -56,9 +63,9 @@ def table(found: Mapping[str, Any], epsilon: float, short: bool = False) -> Line
                     interval(share.interval, 100, ".0f"),
                     f"{100 * min(shares):.0f}",
                     f"{sum(s >= BAR for s in shares)} of {len(shares)}",
-                    f"{_mean(_each(found, env, agent, epsilon, 'worst_cell')).value:.3g}",
-                    f"{_mean(_each(found, env, agent, epsilon, 'cvar10')).value:.3g}",
-                    f"{100 * _mean(_each(found, env, agent, epsilon, 'success')).value:.0f}",
+                    f"{np.mean(_each(found, env, agent, epsilon, 'worst_cell')):.3g}",
+                    f"{np.mean(_each(found, env, agent, epsilon, 'cvar10')):.3g}",
+                    f"{100 * np.mean(_each(found, env, agent, epsilon, 'success')):.0f}",
                 ]
             )
     return lines
@@ -116,7 +123,7 @@ This page is generated, with its figure and [defaults.json](defaults/defaults.js
 ```
 
 which adds to what its folder holds. Each cell is played for {found["episodes"]} episodes, the same ones as the
-references: starts, random actions and noise are equal.
+references: starts, random actions and noise are equal. {diverged(found)}
 
 ## With random actions
 

@@ -125,7 +125,7 @@ def train() -> Callable[..., Trained]:
 
 _program = functools.cache(loop.make_program)
 _make_trial, _make_spread = loop._make_trial, loop.make_spread
-_trial = functools.cache(lambda config, *which: _make_trial(config, _program(config), *which))
+_trial = functools.cache(lambda config, trials: _make_trial(config, _program(config), trials))
 _spreads: dict[int, Any] = {}  # by the learner, which is kept
 
 
@@ -135,7 +135,7 @@ def compiled_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "make_program", lambda config: _program(dataclasses.replace(config, seed=0)))
         patch.setattr(
-            loop, "_make_trial", lambda config, _, *which: _trial(dataclasses.replace(config, seed=0), *which)
+            loop, "_make_trial", lambda config, _, trials: _trial(dataclasses.replace(config, seed=0), trials)
         )
         patch.setattr(loop, "make_spread", lambda made: _spreads.setdefault(id(made), _make_spread(made)))
         yield

@@ -31,7 +31,7 @@ def write_run(
 ) -> Path:
     """A finished run with the given weights."""
     prior = {"prior_covariance": spread} if algorithm in ("ekf_dqn", "deep_rok") else {}
-    config = make_config(algorithm, **TINY | prior | changes)
+    config = make_config(algorithm, "tuned", **TINY | prior | changes)
     runs.create(folder, config)
     with config.arithmetic():
         run = make_program(config).init(jax.random.key(config.seed))

@@ -284,7 +284,13 @@ def test_joint_agents_multiply_the_noise_by_the_batch(x64) -> None:
 
     for batching, noise in (("joint", 10 * 0.3), ("averaged", 0.3)):
         config = make_config(
-            "ekf_dqn", batching=batching, batch_size=10, observation_noise=0.3, process_noise=0.0, prior_covariance=1.0
+            "ekf_dqn",
+            "tuned",
+            batching=batching,
+            batch_size=10,
+            observation_noise=0.3,
+            process_noise=0.0,
+            prior_covariance=1.0,
         )
         estimator = make_estimator(config.task())
         belief = estimator.init(jnp.zeros(1))
@@ -334,5 +340,41 @@ def test_the_target_is_copied_after_the_last_update_of_a_round(x64) -> None:
 
 def test_several_updates_need_several_transitions() -> None:
     with pytest.raises(DeeprokError, match="updates is 2, but replay_size is 1"):
-        make_config("ktd_q", updates=2)
-    assert "updates" not in make_config("dqn").to_json()
+        make_config("ktd_q", "tuned", updates=2)
+    assert "updates" not in make_config("dqn", "tuned").to_json()
+
+
+SOFT: dict[str, dict[str, Any]] = {
+    "gradient": dict(algorithm="rtd_dqn", models=3),
+    "averaged weights": dict(algorithm="dqn", models=1, averaging=0.2),
+    "several updates": dict(algorithm="dqn", models=1, updates=2),
+    "kalman": dict(algorithm="deep_rok", models=3),
+}
+
+
+@pytest.mark.parametrize("settings", SOFT.values(), ids=SOFT)
+def test_the_target_follows_at_its_rate(x64, settings: dict[str, Any]) -> None:
+    """θ' ← θ' + rate (θ − θ') after every second step, with the weights that the update has left."""
+    case = make_case(**settings, precision="float64", target_period=2, target_rate=0.3)
+    state, target = case.state, np.asarray(case.state.target)
+    for t in range(5):
+        clock = Clock(jnp.int32(40 + t), 0.5)
+        state, _ = case.learn(state, case.agent.draw(jax.random.key(t)), clock, ON)
+        if t % 2:
+            target = target + 0.3 * (np.asarray(case.agent.view.mean(state.belief)) - target)
+        np.testing.assert_allclose(state.target, target, rtol=1e-12, atol=1e-15)
+    still, _ = case.learn(state, case.draw, Clock(jnp.int32(45), 0.5), OFF)
+    np.testing.assert_array_equal(still.target, state.target)
+
+
+LEVELS: dict[str, Any] = dict(robust_set="cvar", robust_level=0.4, confidence="time", level_start=1.0)
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.15, 0.45, 0.6, 1.0])
+def test_labels_are_of_the_level_at_that_progress(x64, progress: float) -> None:
+    case = make_case("rtd_dqn", 3, **LEVELS, level_fraction=0.6, level_steps=1)
+    _, fit = case.learn(case.state, case.draw, Clock(jnp.int32(39), progress), ON)
+    ys = labels_of(case, 1.0 - 0.6 * min(1.0, progress / 0.6))
+    theta = case.state.belief.theta
+    values = [q_of(case, theta, x)[a] for x, a in zip(case.batch.obs, case.batch.action, strict=True)]
+    np.testing.assert_allclose(fit.loss, 0.5 * np.mean((ys - values) ** 2), rtol=1e-9)

@@ -60,7 +60,7 @@ def test_points_have_no_intervals() -> None:
 
 def test_earned_values_of_the_treadmill(probes) -> None:
     """Each step earns 1; one that ends after L steps leaves a state of age a worth (1 − γ^(L − a)) / (1 − γ)."""
-    config = make_config("ekf_dqn", env="treadmill", horizon=4, hidden=(2,))
+    config = make_config("ekf_dqn", "tuned", env="treadmill", horizon=4, hidden=(2,))
     env = config.make_env()
     network = config.make_network(env)
     act = ensemble_policy(network, env.actions, network.init(jax.random.key(0))[None], "mean")
@@ -84,7 +84,9 @@ def test_earned_values_of_the_treadmill(probes) -> None:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("calibration") / "runs"
-    config = make_config("ekf_dqn", hidden=(3,), episodes=3, horizon=20, chunk_steps=60, warm_up=20, trial_models=2)
+    config = make_config(
+        "ekf_dqn", "tuned", hidden=(3,), episodes=3, horizon=20, chunk_steps=60, warm_up=20, trial_models=2
+    )
     folders = runs.create_seeds(out, config, [0, 1])
     for folder in folders:
         train_together([folder])
@@ -113,7 +115,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str], tuple[str, ...]]] = {
 def test_bad_input(
     tmp_path: Path, run: dict[str, Any], words: list[str], needed: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs.create(tmp_path / "run", make_config(run.get("algorithm", "ekf_dqn")))
+    runs.create(tmp_path / "run", make_config(run.get("algorithm", "ekf_dqn"), "tuned"))
     assert main(["calibrate", str(tmp_path / "run"), *words]) == 2
     said = capsys.readouterr().err
     assert [word for word in needed if word not in said] == []

@@ -35,6 +35,7 @@ from deeprok.environments import ENVIRONMENTS
 from deeprok.estimators import KalmanConfig
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
+from deeprok.runs.run_settings import PRESETS
 from deeprok.runs.settings import FORMAT, SECTIONS, Config, make_config
 
 SMALL = [
@@ -313,8 +314,8 @@ def test_every_setting_of_a_part_is_an_option(untrained, tmp_path: Path, algorit
 
 @pytest.mark.parametrize(
     ("words", "budget"),
-    [(["--steps", "90"], (0, 90)), (["--steps=0"], (700, 0)), (["--episodes", "5"], (5, 0)),
-     (["--episodes", "5", "--steps", "90"], (5, 90)), ([], (700, 0))],
+    [(["--steps", "90"], (0, 90)), (["--preset=tuned", "--steps=0"], (700, 0)), (["--episodes", "5"], (5, 0)),
+     (["--episodes", "5", "--steps", "90"], (5, 90)), ([], (0, 150_000)), (["--preset=tuned"], (700, 0))],
 )  # fmt: skip
 def test_limits_of_a_run(untrained, tmp_path: Path, words: list[str], budget: tuple[int, int]) -> None:
     assert config_of("rtd_dqn", *words, out=tmp_path / "run").budget == budget
@@ -334,10 +335,12 @@ def test_double(untrained, tmp_path: Path, algorithm: str, option: str, double: 
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("words", [[], ["--preset", "tuned"], ["--preset", "paper"], ["--preset=paper"]])
-def test_presets(untrained, tmp_path: Path, algorithm: str, words: list[str]) -> None:
-    config = config_of(algorithm, *words, out=tmp_path / "run")
-    assert config == make_config(algorithm, "paper" if "paper" in "".join(words) else "tuned")
+@pytest.mark.parametrize(
+    ("words", "preset"),
+    [("", "default"), *((f"--preset {preset}", preset) for preset in PRESETS), ("--preset=paper", "paper")],
+)
+def test_presets(untrained, tmp_path: Path, algorithm: str, words: str, preset: str) -> None:
+    assert config_of(algorithm, *words.split(), out=tmp_path / "run") == make_config(algorithm, preset)
 
 
 def test_default_folder(untrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -655,7 +658,8 @@ BAD: dict[str, tuple[str, tuple[str, ...]]] = {
     "process noise": ("train deep_rok --process-noise -1", ("process_noise is -1", "at least 0")),
     "rate": ("train dqn --learning-rate 0", ("learning_rate is 0", "positive")),
     "episodes": ("train dqn --episodes=-1", ("episodes is -1", "at least 0")),
-    "no limit": ("train dqn --episodes 0", ("episodes and steps are both 0", "one of them must be a limit")),
+    "no limit": ("train dqn --steps 0", ("episodes and steps are both 0", "one of them must be a limit")),
+    "no limit of episodes": ("train dqn --preset tuned --episodes 0", ("episodes and steps are both 0",)),
     "discount": ("train dqn --discount 1", ("discount is 1", "below 1")),
     "probability": ("train dqn --epsilon-end 1.5", ("epsilon_end is 1.5", "between 0 and 1")),
     "level": ("train rtd_dqn --robust-set cvar --robust-level 0", ("robust_level is 0", "above 0")),

@@ -346,7 +346,7 @@ def test_memory_is_counted_by_blocks(covariance: str) -> None:
 )
 def test_bad_settings_are_named(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(DeeprokError, match=said) as error:
-        make_config("deep_rok", **changes)
+        make_config("deep_rok", "tuned", **changes)
     assert "\n" not in str(error.value)
 
 
@@ -499,7 +499,7 @@ OTHER: dict[str, Any] = {
     "network": "another",
     "batching": "joint",
     "covariance": "layer",
-    "confidence": "time",
+    "confidence": "spread",
     "prior": "another",
     "precision": "float64",
     "explore": "ucb",
@@ -519,7 +519,9 @@ def test_digest_is_of_everything_but_the_seed(field: str) -> None:
 
 
 RISKS: dict[str, tuple[dict[str, Any], bool]] = {
-    "tuned": ({}, False),
+    "default": ({}, False),
+    "default without forgetting": ({"observation_noise": 0.01, "remembered": 1.0}, True),
+    "tuned": ({"preset": "tuned"}, False),
     "paper": ({"preset": "paper"}, False),
     "tiny noise": ({"observation_noise": 1e-12, "process_noise": 0.0, "prior_covariance": 1.0}, True),
     "tiny noise in float64": (
@@ -740,12 +742,12 @@ OLD_PRIOR = [2.0, *[1.0] * 8]
 OLD_RUNS: dict[str, tuple[dict[str, Any], tuple[Any, ...], dict[str, Any]]] = {
     "gradient": (
         {"algorithm": "rtd_dqn", "estimator": {"learning_rate": 1e-4, "optimizer": "adam"}},
-        ("rtd_dqn",), {},
+        ("rtd_dqn", "tuned"), {},
     ),
     "double": (
         {"algorithm": "ddqn", "acting": "nominal", "double": True, "seed": 7, "precision": "float64",
          "estimator": {"learning_rate": 0.5, "optimizer": "sgd"}},
-        ("ddqn",), {"seed": 7, "precision": "float64", "learning_rate": 0.5, "optimizer": "sgd"},
+        ("ddqn", "tuned"), {"seed": 7, "precision": "float64", "learning_rate": 0.5, "optimizer": "sgd"},
     ),
     "observations as they are": (
         {**OLD_PAPER, "algorithm": "dqn", "estimator": {"learning_rate": 1e-3, "optimizer": "adam"}},
@@ -753,43 +755,43 @@ OLD_RUNS: dict[str, tuple[dict[str, Any], tuple[Any, ...], dict[str, Any]]] = {
     ),
     "kalman": (
         {"algorithm": "deep_rok", "estimator": OLD_KALMAN, "explore": "ucb", "confidence": "spread"},
-        ("deep_rok",), {"explore": "ucb", "confidence": "spread"},
+        ("deep_rok", "tuned"), {"explore": "ucb", "confidence": "spread"},
     ),
     "a covariance": (
         {"algorithm": "ekf_dqn", "hidden": [1], "estimator": {**OLD_KALMAN, "prior_covariance": OLD_PRIOR}},
-        ("ekf_dqn",), {"hidden": (1,), "prior_covariance": tuple(OLD_PRIOR)},
+        ("ekf_dqn", "tuned"), {"hidden": (1,), "prior_covariance": tuple(OLD_PRIOR)},
     ),
     "an environment": (
         {"algorithm": "deep_rok", "integrator": "semi-implicit", "failing_reward": -1.0, "horizon": 50,
          "nominal": "cart_mass=2", "box": "gravity=8:11", "estimator": OLD_KALMAN},
-        ("deep_rok",), {"integrator": "semi-implicit", "failing_reward": -1.0, "horizon": 50,
+        ("deep_rok", "tuned"), {"integrator": "semi-implicit", "failing_reward": -1.0, "horizon": 50,
                         "nominal": "cart_mass=2", "box": "gravity=8:11"},
     ),
     "another environment": (
         {"algorithm": "deep_rok", "world": "ferry", "horizon": 40, "episodes": 2000, "target_period": 200,
          "epsilon_steps": 5000, "input_scale": [], "estimator": OLD_KALMAN},
-        ("deep_rok",), {"env": "ferry", "input_scale": (1.0,)},
+        ("deep_rok", "tuned"), {"env": "ferry", "input_scale": (1.0,)},
     ),
     "unscented": (
         {"algorithm": "ktd_rtd", "hidden": [20], "batch_size": 1, "replay_size": 1,
          "estimator": {**OLD_UNSCENTED, "observation_noise": 0.1}},
-        ("ktd_rtd",), {},
+        ("ktd_rtd", "tuned"), {},
     ),
     "policy": (
         {"algorithm": "epopt", "discount": 0.99, "episodes": 3000, "snapshot_every": 60, "models": 5,
          "estimator": OLD_POLICY},
-        ("epopt",), {},
+        ("epopt", "tuned"), {},
     ),
     "adversary": (
         {"algorithm": "robust_pg", "discount": 0.99, "episodes": 3000, "snapshot_every": 60, "models": 5,
          "estimator": {**OLD_POLICY, "trajectory_set": "kl", "trajectory_level": 0.5, "adversary": 0.25,
                        "target": "gravity=5"}},
-        ("robust_pg",), {"target": "gravity=5"},
+        ("robust_pg", "tuned"), {"target": "gravity=5"},
     ),
     "mean return": (
         {"algorithm": "pg", "discount": 0.99, "episodes": 3000, "snapshot_every": 60, "models": 5,
          "estimator": {**OLD_POLICY, "trajectory_level": 1.0, "epochs": 3}},
-        ("pg",), {"epochs": 3},
+        ("pg", "tuned"), {"epochs": 3},
     ),
 }  # fmt: skip
 

@@ -145,7 +145,7 @@ def damage_value(text: bytes, rng: Rng) -> bytes:
 def damage_settings(data: bytes, rng: Rng) -> bytes:
     """Damages a setting of any kind of agent."""
     algorithm = rng.choice(("dqn", "deep_rok", "bbb_dqn", "psgld_dqn", "ktd_q", "epopt"))
-    return damage_value(make_config(algorithm, hidden=(1,), episodes=4).to_json().encode(), rng)
+    return damage_value(make_config(algorithm, "tuned", hidden=(1,), episodes=4).to_json().encode(), rng)
 
 
 def damage_old_settings(data: bytes, rng: Rng) -> bytes:
@@ -317,7 +317,7 @@ class Originals(NamedTuple):
 
 
 def make_originals(folder: Path) -> Originals:
-    config = make_config("deep_rok", **TINY)
+    config = make_config("deep_rok", "tuned", **TINY)
     program = make_program(config)
     run, best = templates(program)
     runs.create(folder, config)
@@ -404,7 +404,7 @@ def read_model(originals: Originals, path: Path) -> None:
 
 
 def use_variances(originals: Originals, path: Path) -> None:
-    make_config("deep_rok", **TINY, prior_covariance=read_variances(str(path), "prior_covariance"))
+    make_config("deep_rok", "tuned", **TINY, prior_covariance=read_variances(str(path), "prior_covariance"))
 
 
 KINDS: dict[str, Kind] = {

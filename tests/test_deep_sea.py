@@ -172,10 +172,10 @@ def test_settings_choose_the_version() -> None:
 
 def test_inputs_are_scaled_as_many_as_there_are() -> None:
     """The command line replaces settings of a run whose inputs are those of the environment's defaults."""
-    config = make_config("ekf_dqn", env="deep_sea")
+    config = make_config("ekf_dqn", "tuned", env="deep_sea")
     assert config.input_scale == (1.0,) * 2
     changed = config.replace(observation="one_hot", horizon=4, input_scale=config.input_scale)
     assert changed.input_scale == (1.0,) * 16
-    assert changed == make_config("ekf_dqn", env="deep_sea", observation="one_hot", horizon=4)
+    assert changed == make_config("ekf_dqn", "tuned", env="deep_sea", observation="one_hot", horizon=4)
     assert changed.replace(observation="coordinates", horizon=10) == config
     assert config.replace(input_scale=(3.0, 2.0), horizon=4).input_scale == (3.0, 2.0)

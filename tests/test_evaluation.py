@@ -71,7 +71,7 @@ def write_run(
 ) -> Path:
     """A finished run with the given weights."""
     prior = {"prior_covariance": spread} if algorithm in ("ekf_dqn", "deep_rok") else {}
-    config = make_config(algorithm, **TINY | prior | changes)
+    config = make_config(algorithm, "tuned", **TINY | prior | changes)
     runs.create(folder, config)
     with config.arithmetic():
         program = make_program(config)
@@ -481,7 +481,7 @@ def test_one_damaged_seed_leaves_the_others(tmp_path: Path) -> None:
 
 def test_seeds_are_found_in_order(tmp_path: Path) -> None:
     for seed in (10, 2, 0):
-        runs.create(tmp_path / f"seed-{seed}", make_config("ddqn", seed=seed))
+        runs.create(tmp_path / f"seed-{seed}", make_config("ddqn", "tuned", seed=seed))
     assert [path.name for path in runs.find(tmp_path)] == ["seed-0", "seed-2", "seed-10"]
 
 

@@ -30,7 +30,7 @@ SETTINGS: dict[str, Any] = dict(
     hidden=(4,), episodes=150, horizon=40, models=3, batch_size=4, warm_up=20, target_period=50, epsilon_steps=300,
     chunk_steps=20, trial_every=50, trial_models=4, observation_noise=1.0, process_noise=1e-4,
 )  # fmt: skip
-CONFIG = make_config("deep_rok", **SETTINGS)
+CONFIG = make_config("deep_rok", "tuned", **SETTINGS)
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -76,7 +76,7 @@ def test_stopped_and_killed_processes_give_what_one_process_gives(
         for word in (f"--{name.replace('_', '-')}", "4" if name == "hidden" else str(value))
     ]
     folders = [out / f"seed-{seed}" for seed in (0, 1)]
-    process = start("deep_rok", *options, "--seeds", "2", "--jobs", "2", "--out", str(out))
+    process = start("deep_rok", "--preset", "tuned", *options, "--seeds", "2", "--jobs", "2", "--out", str(out))
     try:
         wait_for_metrics(process, folders, 1)
         with pytest.raises(DeeprokError, match=rf"seed-0 is in use by process {process.pid}; wait until it has ended"):
@@ -239,7 +239,7 @@ def trained_groups(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def test_runs_that_can_go_in_step_do(tmp_path: Path, trained_groups: list[list[str]]) -> None:
-    ddqn, rtd = make_config("ddqn"), make_config("rtd_dqn")
+    ddqn, rtd = make_config("ddqn", "tuned"), make_config("rtd_dqn", "tuned")
     folders = [
         at_step(tmp_path / "a", ddqn),
         at_step(tmp_path / "kalman", CONFIG),
@@ -257,7 +257,7 @@ def test_runs_that_can_go_in_step_do(tmp_path: Path, trained_groups: list[list[s
 
 
 def test_seeds_are_shared_out_among_processes(tmp_path: Path, trained_groups: list[list[str]]) -> None:
-    folders = [at_step(tmp_path / str(seed), make_config("ddqn", seed=seed)) for seed in range(5)]
+    folders = [at_step(tmp_path / str(seed), make_config("ddqn", "tuned", seed=seed)) for seed in range(5)]
     jobs.resume(folders, jobs=2)
     assert sorted(itertools.chain(*trained_groups)) == list("01234")
     assert sorted(map(len, trained_groups)) == [2, 3]
@@ -274,7 +274,7 @@ def test_seeds_are_shared_out_among_processes(tmp_path: Path, trained_groups: li
 
 def test_groups_are_those_of_the_command_that_began(tmp_path: Path, trained_groups: list[list[str]]) -> None:
     """A training that was killed before its first step is no other one, however many processes go on with it."""
-    folders = jobs.create(make_config("ddqn"), tmp_path / "out", seeds=[4, 0, 3], jobs=2)
+    folders = jobs.create(make_config("ddqn", "tuned"), tmp_path / "out", seeds=[4, 0, 3], jobs=2)
     assert [folder.name for folder in folders] == ["seed-4", "seed-0", "seed-3"]
     jobs.resume(folders, jobs=1)
     assert trained_groups == [["seed-4", "seed-3"], ["seed-0"]]

@@ -35,8 +35,8 @@ builtins.__import__ = eager
 """
 
 SMALL = (
-    "--hidden 4 --horizon 40 --models 3 --batch-size 4 --warm-up 20 --target-period 50 --epsilon-steps 300 "
-    "--chunk-steps 20 --trial-every 20 --trial-models 4 --episodes 250"
+    "--preset tuned --hidden 4 --horizon 40 --models 3 --batch-size 4 --warm-up 20 --target-period 50 "
+    "--epsilon-steps 300 --chunk-steps 20 --trial-every 20 --trial-models 4 --episodes 250"
 )
 COMMANDS = {
     # In step in one process, or in a process each.
@@ -44,8 +44,8 @@ COMMANDS = {
     "rtd_dqn": f"rtd_dqn {SMALL} --jobs 2",
     "deep_rok": f"deep_rok {SMALL} --observation-noise 1 --process-noise 1e-4 --jobs 2",
     "short": f"rtd_dqn {SMALL} --jobs 1 --episodes 60",
-    "epopt": "epopt --hidden 4 --horizon 40 --trajectories 4 --minibatches 2 --level-iterations 2 --trial-every 20 "
-    "--trial-models 4 --episodes 800 --jobs 2",
+    "epopt": "epopt --preset tuned --hidden 4 --horizon 40 --trajectories 4 --minibatches 2 --level-iterations 2 "
+    "--trial-every 20 --trial-models 4 --episodes 800 --jobs 2",
 }
 SEEDS = (0, 1)
 

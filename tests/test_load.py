@@ -36,7 +36,7 @@ OBS = np.random.default_rng(0).normal(size=(50, 4)) * [1, 1, 0.1, 1]
 @pytest.fixture(scope="module")
 def kalman(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A Kalman agent that was really trained, a little."""
-    return train(make_config("ekf_dqn", **SMALL), tmp_path_factory.mktemp("kalman") / "run")
+    return train(make_config("ekf_dqn", "tuned", **SMALL), tmp_path_factory.mktemp("kalman") / "run")
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,9 @@ def test_weights_are_a_copy(kalman: Run) -> None:
 
 
 def test_a_policy_has_no_q_values(tmp_path: Path) -> None:
-    config = make_config("pg", env="pendulum", hidden=(2,), episodes=4, trajectories=4, horizon=5, trial_models=2)
+    config = make_config(
+        "pg", "tuned", env="pendulum", hidden=(2,), episodes=4, trajectories=4, horizon=5, trial_models=2
+    )
     run = train(config, tmp_path / "run")
     obs = np.zeros((3, len(run.env.observation_scale)))
     (low,), (high,) = run.env.actions.low, run.env.actions.high
@@ -295,7 +297,7 @@ def test_a_temporary_folder_is_removed_at_exit(good: Run, monkeypatch: pytest.Mo
         return [shutil.copytree(good.folder, out)]
 
     monkeypatch.setattr(jobs, "train", write)
-    run = train(make_config("rtd_dqn"))
+    run = train(make_config("rtd_dqn", "tuned"))
     assert run.folder == made[0]
     (((remove, *arguments), options),) = at_exit
     remove(*arguments, **options)
@@ -307,7 +309,7 @@ def test_seeds_give_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for seed in (4, 5):
         write_run(tmp_path / f"seed-{seed}", seed=seed)
     monkeypatch.setattr(jobs, "train", lambda config, out, seeds, *rest: [out / f"seed-{seed}" for seed in seeds])
-    trained = train(make_config("rtd_dqn"), tmp_path, seeds=[4, 5])
+    trained = train(make_config("rtd_dqn", "tuned"), tmp_path, seeds=[4, 5])
     assert [run.settings.seed for run in trained] == [4, 5]
 
 

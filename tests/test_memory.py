@@ -123,44 +123,44 @@ def test_memories_that_are_refused() -> None:
 
 
 def test_without_memory_nothing_is_written_of_it() -> None:
-    assert "memory" not in json.loads(make_config("dqn").to_json())
-    config = make_config("dqn", memory=4)
+    assert "memory" not in json.loads(make_config("dqn", "tuned").to_json())
+    config = make_config("dqn", "tuned", memory=4)
     assert json.loads(config.to_json())["memory"] == 4
     assert from_json(config.to_json(), "config.json") == config
-    assert config.replace(memory=0) == make_config("dqn")
+    assert config.replace(memory=0) == make_config("dqn", "tuned")
 
 
 OWN = (1.0, 2.0, 3.0, 4.0)
 
 
 def test_remembered_observations_have_the_factors_of_the_present_one() -> None:
-    config = make_config("dqn", input_scale=OWN, memory=2)
+    config = make_config("dqn", "tuned", input_scale=OWN, memory=2)
     assert config.input_scale == (*OWN, *OWN, 1.0, 1.0, *OWN, 1.0, 1.0)
-    assert make_config("dqn", input_scale=OWN).replace(memory=2) == config
-    assert config.replace(memory=1) == make_config("dqn", input_scale=OWN, memory=1)
-    assert config.replace(memory=0) == make_config("dqn", input_scale=OWN)
+    assert make_config("dqn", "tuned", input_scale=OWN).replace(memory=2) == config
+    assert config.replace(memory=1) == make_config("dqn", "tuned", input_scale=OWN, memory=1)
+    assert config.replace(memory=0) == make_config("dqn", "tuned", input_scale=OWN)
     assert make_config("dqn", "paper", memory=1).input_scale == (1.0,) * 10
-    assert make_config("dqn", memory=1).replace(memory=2) == make_config("dqn", memory=2)
+    assert make_config("dqn", "tuned", memory=1).replace(memory=2) == make_config("dqn", "tuned", memory=2)
     every = tuple(float(i) for i in range(1, 11))  # of the past others
-    assert make_config("dqn", input_scale=every, memory=1).input_scale == every
+    assert make_config("dqn", "tuned", input_scale=every, memory=1).input_scale == every
     with pytest.raises(DeeprokError, match=r"input_scale is \(1.0, 2.0\); cartpole has 4 observations"):
-        make_config("dqn", input_scale=(1.0, 2.0), memory=2)
+        make_config("dqn", "tuned", input_scale=(1.0, 2.0), memory=2)
     with pytest.raises(DeeprokError, match=r"input_scale is .*; cartpole has 4 observations"):
-        make_config("dqn", input_scale=every, memory=1).replace(memory=2)
+        make_config("dqn", "tuned", input_scale=every, memory=1).replace(memory=2)
 
 
 def test_wide_rows_are_counted() -> None:
     wide: dict[str, Any] = dict(models=40, episodes=750)
-    make_config("rtd_dqn", **wide)
+    make_config("rtd_dqn", "tuned", **wide)
     with pytest.raises(DeeprokError, match=r"a replay of 150000 .* GB .*; lower models, replay_size, memory or"):
-        make_config("rtd_dqn", **wide, memory=40)
+        make_config("rtd_dqn", "tuned", **wide, memory=40)
 
 
 # --- learning -----------------------------------------------------------------------------------------------------
 
 
 def test_rows_of_the_replay_continue_each_other(train) -> None:
-    config = make_config("dqn", memory=2, horizon=7, chunk_steps=60, hidden=(2,), epsilon_end=1.0)
+    config = make_config("dqn", "tuned", memory=2, horizon=7, chunk_steps=60, hidden=(2,), epsilon_end=1.0)
     run = train(config)
     steps = jax.tree.map(np.asarray, replay.unpack(jnp.asarray(run.last.agent.memory[0, :60]), 16))
     ended = run.logs[0].ended[0, :, 0]
@@ -184,7 +184,7 @@ QUICK: dict[str, Any] = dict(
 
 def histories(memory: int) -> tuple[np.ndarray, np.ndarray]:
     """What is seen at first [3, ·] and after the wind has blown [2, 3, ·], by wind and place."""
-    env: Environment = make_config("dqn", env="ring", memory=memory).make_env()
+    env: Environment = make_config("dqn", "tuned", env="ring", memory=memory).make_env()
     first, later = [], []
     for key in map(jax.random.key, range(40)):
         state, seen = env.reset(key, env.nominal)
@@ -205,7 +205,7 @@ def q_of(run: Any, build: Any, config: Config, obs: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("more", [{}, dict(normalise=True)], ids=["plain", "normalised"])
 def test_memory_tells_what_one_observation_does_not(train, build, probes, more: dict[str, Any]) -> None:
     """With the last step the wind is known, and each guess earns 1."""
-    config = make_config("dqn", **QUICK, **more, memory=1)
+    config = make_config("dqn", "tuned", **QUICK, **more, memory=1)
     first, later = histories(1)
     q = q_of(train(config, chunks=3), build, config, later)
     np.testing.assert_array_equal(q.argmax(axis=-1), [[0] * 3, [1] * 3])
@@ -215,7 +215,7 @@ def test_memory_tells_what_one_observation_does_not(train, build, probes, more: 
 
 def test_without_memory_guesses_are_right_half_of_the_time(train, build, probes) -> None:
     """Over winds and places any policy without memory is right in exactly half of the cases."""
-    config = make_config("dqn", **QUICK)
+    config = make_config("dqn", "tuned", **QUICK)
     first, later = histories(0)
     guesses = q_of(train(config, chunks=1), build, config, later).argmax(axis=-1)
     assert np.mean(guesses == [[0], [1]]) == 0.5
@@ -226,7 +226,7 @@ def test_without_memory_guesses_are_right_half_of_the_time(train, build, probes)
 
 def test_the_worst_model_of_each_step_leaves_nothing_to_be_known(train, build, probes) -> None:
     """All models share the past, so that after either wind the other one is still possible."""
-    config = make_config("rtd_dqn", **QUICK, memory=1, robust_set="minimum", fixed_models="wind=-1;wind=1")
+    config = make_config("rtd_dqn", "tuned", **QUICK, memory=1, robust_set="minimum", fixed_models="wind=-1;wind=1")
     _, later = histories(1)
     np.testing.assert_allclose(q_of(train(config, chunks=3), build, config, later), 0.0, atol=0.1)
 
@@ -241,7 +241,7 @@ def guesser(tmp_path_factory: pytest.TempPathFactory) -> Run:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(ENVIRONMENTS._entries, "ring", PROBES["ring"])
         learning = dict(learning_rate=0.01, entropy=0.01, episodes=6000, hidden=(16,))
-        config = make_config("pg", env="ring", memory=1, horizon=2, **learning)
+        config = make_config("pg", "tuned", env="ring", memory=1, horizon=2, **learning)
         return train_run(config, tmp_path_factory.mktemp("guesser") / "run")
 
 
@@ -258,7 +258,7 @@ SMALL: dict[str, Any] = dict(hidden=(3,), episodes=4, horizon=20, chunk_steps=40
 
 @pytest.fixture(scope="module")
 def kalman(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    config = make_config("ekf_dqn", **SMALL, acting="nominal")
+    config = make_config("ekf_dqn", "tuned", **SMALL, acting="nominal")
     return train_run(config, tmp_path_factory.mktemp("kalman") / "run")
 
 
@@ -354,7 +354,7 @@ def test_act_and_q_values_take_the_past_with_them(kalman: Run) -> None:
 
 def test_numbers_as_actions_are_remembered(tmp_path: Path) -> None:
     shape = dict(trajectories=4, horizon=5, trial_models=2, precision="float64")
-    config = make_config("pg", env="pendulum", memory=1, hidden=(2,), episodes=4, **shape)
+    config = make_config("pg", "tuned", env="pendulum", memory=1, hidden=(2,), episodes=4, **shape)
     run = train_run(config, tmp_path / "run")
     obs = np.random.default_rng(1).normal(size=(6, 3))
     actions, state = run.predict(obs)
@@ -400,7 +400,7 @@ def test_damaged_layouts(kalman: Run, tmp_path: Path, memory: Any) -> None:
 
 def test_calibration_where_the_past_tells_nothing_of_the_model(kalman: Run, tmp_path: Path) -> None:
     assert deeprok.calibrate(kalman, states=5).points == 10
-    sampled = train_run(make_config("ekf_dqn", **SMALL, acting="sampled"), tmp_path / "run")
+    sampled = train_run(make_config("ekf_dqn", "tuned", **SMALL, acting="sampled"), tmp_path / "run")
     with pytest.raises(DeeprokError, match="acting is 'sampled' and the run has a memory"):
         deeprok.calibrate(sampled)
 

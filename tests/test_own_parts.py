@@ -29,7 +29,7 @@ from deeprok.uncertainty import SETS, cvar
 #: Short chunks and many of them, so that there is time to stop a run half way.
 SMALL = (
     *("--episodes", "300", "--chunk-steps", "20", "--models", "3", "--batch-size", "4", "--warm-up", "10"),
-    *("--trial-every", "50", "--trial-models", "4"),
+    *("--trial-every", "50", "--trial-models", "4", "--preset", "tuned"),
 )
 DRIFT = ("--env", "own_parts:DRIFT")
 TINY = ("--hidden", "4")
@@ -177,7 +177,7 @@ def test_a_plain_environment_has_a_horizon_to_be_set(capsys: pytest.CaptureFixtu
     trained = deeprok.load("calm", keep="last")
     assert (trained.env.name, trained.env.horizon, trained.settings.environment.horizon) == ("calm", 9, 9)
     assert trained.metrics.returns.max() == 9
-    assert make_config("dqn", env="own_parts:CALM").environment.horizon == own_parts.CALM.horizon
+    assert make_config("dqn", "tuned", env="own_parts:CALM").environment.horizon == own_parts.CALM.horizon
     # What it is called by must stay where it was.
     Path("lost.py").unlink()
     del sys.modules["lost"]
@@ -191,20 +191,25 @@ def test_a_plain_environment_has_a_horizon_to_be_set(capsys: pytest.CaptureFixtu
 
 def test_an_environment_may_be_a_function_of_the_horizon() -> None:
     """So that what depends on it is right for each; of an `Environment` only the horizon itself is replaced."""
-    envs = {name: make_config("dqn", env=f"own_parts:{name}", horizon=10).make_env() for name in ("calm", "CALM")}
+    envs = {
+        name: make_config("dqn", "tuned", env=f"own_parts:{name}", horizon=10).make_env() for name in ("calm", "CALM")
+    }
     assert [env.horizon for env in envs.values()] == [10, 10]
     assert [env.success_return for env in envs.values()] == [9.0, 18.0]
-    usual = make_config("dqn", env="own_parts:calm").make_env()
+    usual = make_config("dqn", "tuned", env="own_parts:calm").make_env()
     assert (usual.horizon, usual.success_return) == (20, 18.0)
 
 
 def test_presets_of_own_parts_are_used() -> None:
-    tuned = make_config("own_parts:SOFT_SWAG", env="own_parts:DRIFT")
+    tuned = make_config("own_parts:SOFT_SWAG", "tuned", env="own_parts:DRIFT")
     assert (tuned.estimator.learning_rate, tuned.target.omega, tuned.target.robust_set) == (0.05, 8, "own_parts:HAZARD")
     assert (tuned.discount, tuned.learner.warm_up) == (0.95, 10)  # which suit the environment
     paper = make_config("own_parts:SOFT_SWAG", "paper", env="own_parts:DRIFT")  # they have none of this name
     assert (paper.estimator.learning_rate, paper.target.omega, paper.target.robust_set) == (1e-3, 5, "minimum")
-    for config in (tuned, paper):  # the algorithm's own, whatever the preset
+    default = make_config("own_parts:SOFT_SWAG", env="own_parts:DRIFT")  # nor of this: theirs are the tuned ones then
+    assert (default.estimator, default.target) == (tuned.estimator, tuned.target)
+    assert (default.discount, default.learner.warm_up) == (0.995, 1000)  # and the same whatever the environment
+    for config in (tuned, paper, default):  # the algorithm's own, whatever the preset
         assert (config.estimator.averaging, config.learner.batch_size) == (0.1, 4)
 
 
@@ -363,13 +368,13 @@ def test_mistakes_are_one_sentence_and_leave_nothing(
 @pytest.mark.parametrize("name", [7, None, ["own_parts:DRIFT"], {}])
 def test_names_are_text(name: Any) -> None:
     with pytest.raises(DeeprokError, match="it must be a name, or module:object"):
-        make_config("dqn", env=name)
+        make_config("dqn", "tuned", env=name)
     with pytest.raises(DeeprokError, match="it must be a name, or module:object"):
-        make_config("rtd_dqn", robust_set=name)
+        make_config("rtd_dqn", "tuned", robust_set=name)
 
 
 def test_a_part_that_was_changed_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a notebook that reloads its module."""
-    assert make_config("rtd_dqn", env="own_parts:CALM").make_env().name == "calm"
+    assert make_config("rtd_dqn", "tuned", env="own_parts:CALM").make_env().name == "calm"
     monkeypatch.setattr(own_parts, "CALM", own_parts.CALM._replace(name="changed"))
-    assert make_config("rtd_dqn", env="own_parts:CALM").make_env().name == "changed"
+    assert make_config("rtd_dqn", "tuned", env="own_parts:CALM").make_env().name == "changed"

@@ -80,9 +80,9 @@ same_to_rounding = functools.partial(assert_equal_to_rounding, tolerance=1e-4)
 def test_neutral_sets_are_the_plain_policy_gradient(train) -> None:
     plain = train(make_readable("pg", **SMALL), seeds=(0, 1), chunks=3)
     same = {
-        "cvar of everything": make_config("epopt", **SMALL, trajectory_level=1.0),
+        "cvar of everything": make_config("epopt", "tuned", **SMALL, trajectory_level=1.0),
         "a ball of radius 0": make_config(
-            "robust_pg", **SMALL, trajectory_set="kl", trajectory_level=0.0, adversary=0.0
+            "robust_pg", "tuned", **SMALL, trajectory_set="kl", trajectory_level=0.0, adversary=0.0
         ),
     }
     for config in same.values():
@@ -90,7 +90,7 @@ def test_neutral_sets_are_the_plain_policy_gradient(train) -> None:
         same_to_rounding(run.last, plain.last)
         same_to_rounding(run.logs, plain.logs)
     # Until its time EPOpt is the plain one, then no longer.
-    epopt = train(make_config("epopt", **SMALL), seeds=(0, 1), chunks=3)
+    epopt = train(make_config("epopt", "tuned", **SMALL), seeds=(0, 1), chunks=3)
     same_to_rounding(epopt.history[1], plain.history[1])
     assert np.abs(epopt.theta - plain.theta).max() > 1e-3 * np.abs(plain.theta).max()  # ten tolerances
     assert np.mean(plain.theta[0] == plain.theta[1]) < 0.1
@@ -124,7 +124,7 @@ FORK: dict[str, Any] = dict(
 
 def test_the_worst_model_changes_the_way(train, build, probes) -> None:
     """Going right earns most on average, and little if the wind is strong, which going left does not mind."""
-    config = make_config("robust_pg", **FORK, trajectory_set="minimum", weigh="models", level_iterations=15)
+    config = make_config("robust_pg", "tuned", **FORK, trajectory_set="minimum", weigh="models", level_iterations=15)
     run = train(config, chunks=60)
     apply = build(config).program.learner.view.network.apply
     right = [float(jax.nn.softmax(apply(run.history[k].agent.belief.theta[0], np.eye(3)[0]))[1]) for k in (14, 59)]
@@ -165,7 +165,7 @@ AIM: dict[str, Any] = dict(
 
 @pytest.mark.slow
 def test_numbers_as_actions_hit_what_is_best_on_average_and_then_at_worst(train, build, aiming) -> None:
-    config = make_config("robust_pg", **AIM)
+    config = make_config("robust_pg", "tuned", **AIM)
     run = train(config, chunks=120)
     view = build(config).program.learner.view
     for k, best in ((59, (-1 - 1 + 1.4) / 3), (119, (-1 + 1.4) / 2)):
@@ -178,8 +178,8 @@ def test_numbers_as_actions_hit_what_is_best_on_average_and_then_at_worst(train,
 @pytest.mark.slow
 def test_the_adversary_goes_where_life_is_short(train, probes) -> None:
     config = make_config(
-        "robust_pg", env="treadmill", input_scale=(1.0,), hidden=(2,), horizon=20, trajectories=20, minibatches=1,
-        epochs=1, adversary=0.5, trajectory_level=0.0, snapshot_every=0, box="lifetime=5:20",
+        "robust_pg", "tuned", env="treadmill", input_scale=(1.0,), hidden=(2,), horizon=20, trajectories=20,
+        minibatches=1, epochs=1, adversary=0.5, trajectory_level=0.0, snapshot_every=0, box="lifetime=5:20",
     )  # fmt: skip
     run = train(config, chunks=25)
     assert run.last.agent.adversary.mean[0, 0] < 0.15
@@ -216,7 +216,7 @@ def interrupt_after(chunks: int) -> Any:
 
 
 def test_a_resumed_run_is_the_uninterrupted_one_and_finds_its_target(tmp_path: Path) -> None:
-    config = make_config("epopt", **CARRIED, seed=5)
+    config = make_config("epopt", "tuned", **CARRIED, seed=5)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     for folder in (whole, cut):
         runs.create(folder, config)
@@ -246,7 +246,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_and_finds_its_target(tmp_path: P
 
 
 def test_evaluation_plays_numbers(build, aiming) -> None:
-    view = build(make_config("robust_pg", **AIM)).program.learner.view
+    view = build(make_config("robust_pg", "tuned", **AIM)).program.learner.view
     play = cell_player(view.env, weights_policy(view.network, view.env.actions, "mean"), 2000)
     theta = np.zeros((1, view.network.num_weights), np.float32)  # aims at 0
     greedy = play(theta, {"goal": np.array([0.5])}, 0.0)
@@ -257,7 +257,7 @@ def test_evaluation_plays_numbers(build, aiming) -> None:
 
 @pytest.mark.parametrize("kind", ["json", "onnx"])
 def test_policies_of_numbers_are_exported(tmp_path: Path, build, aiming, kind: str) -> None:
-    view = build(make_config("robust_pg", **AIM)).program.learner.view
+    view = build(make_config("robust_pg", "tuned", **AIM)).program.learner.view
     theta = np.array(view.network.init(jax.random.key(0)) * 3)
     out = tmp_path / f"policy.{kind}"
     export_policy(view.network, theta, view.env, kind, out)  # type: ignore[arg-type]
@@ -292,7 +292,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 @pytest.mark.parametrize(("algorithm", "changes", "said"), REFUSED.values(), ids=REFUSED)
 def test_impossible_settings_are_refused(algorithm: str, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(DeeprokError, match=said):
-        make_config(algorithm, **changes)
+        make_config(algorithm, "tuned", **changes)
 
 
 def test_the_papers_preset_has_its_numbers() -> None:

@@ -34,7 +34,7 @@ OBS = jnp.array([[0.1, -0.2, 0.05, 0.3], [-0.3, 0.4, 0.1, 0.0]])
 
 
 def settings(**changes: Any) -> Config:
-    return make_config("deep_rok", **{**SMALL, **changes})
+    return make_config("deep_rok", "tuned", **{**SMALL, **changes})
 
 
 @functools.cache
@@ -133,7 +133,7 @@ DIVER: dict[str, Any] = dict(
 def test_thompson_finds_what_chance_does_not(train) -> None:
     found = {}
     for explore in ("thompson", "epsilon"):
-        config = make_config("ekf_dqn", explore=explore, **DIVER)
+        config = make_config("ekf_dqn", "tuned", explore=explore, **DIVER)
         chunks = config.episodes * config.environment.horizon // config.learner.chunk_steps
         run = train(config, seeds=range(5), chunks=chunks)
         earned = np.concatenate([np.where(log.ended, log.earned, 0.0).max(axis=(1, 2))[None] for log in run.logs])
@@ -251,7 +251,7 @@ def prize(run: Any, program: Any) -> float:
     ids=["worst", "time to come", "time gone by", "spread"],
 )
 def test_level_follows_confidence(train, build, probes, changes: dict[str, Any], expected: float) -> None:
-    config = make_config("deep_rok", **FORK, **changes)
+    config = make_config("deep_rok", "tuned", **FORK, **changes)
     run = train(config, chunks=4)
     assert prize(run, build(config).program) == pytest.approx(expected, abs=0.1)
     if config.target.confidence == "spread":
@@ -260,7 +260,7 @@ def test_level_follows_confidence(train, build, probes, changes: dict[str, Any],
 
 
 def test_a_level_that_does_not_change_changes_nothing(train, probes) -> None:
-    fixed = make_config("deep_rok", **FORK, robust_level=0.5)
+    fixed = make_config("deep_rok", "tuned", **FORK, robust_level=0.5)
     same = fixed.replace(confidence="time", level_start=0.5, level_steps=50)
     assert_equal_to_rounding(train(same, chunks=1).theta, train(fixed, chunks=1).theta)
 

@@ -75,7 +75,7 @@ LINE: dict[str, Any] = {"returns": [20.0, 22.0], "epsilon": 0.5, "loss": 0.25}
 
 def test_training_says_nothing_of_time_before_trials_are_compiled(clock: Clock) -> None:
     folder = Path("run")
-    config = make_config("deep_rok", episodes=100, chunk_steps=1000, horizon=200)
+    config = make_config("deep_rok", "tuned", episodes=100, chunk_steps=1000, horizon=200)
     said = progress._TimeLeft({folder: config})
 
     def report(chunk: int, **more: Any) -> tuple[str, str]:
@@ -123,7 +123,7 @@ def test_quick_work_says_nothing() -> None:
 
 
 def config_of(algorithm: str, **changes: Any) -> Config:
-    return make_config(algorithm, episodes=10, chunk_steps=1500, **changes)
+    return make_config(algorithm, "tuned", episodes=10, chunk_steps=1500, **changes)
 
 
 def test_training_line_on_a_terminal(clock: Clock) -> None:

@@ -148,7 +148,7 @@ def test_repeats_have_a_zeta_distribution_and_keep_epsilon() -> None:
 
 def test_a_random_action_is_repeated_until_its_time_or_the_episode_is_over() -> None:
     config = make_config(
-        "dqn", hidden=(2,), longest_repeat=50, epsilon_start=1.0, epsilon_end=0.2, epsilon_fraction=0.5
+        "dqn", "tuned", hidden=(2,), longest_repeat=50, epsilon_start=1.0, epsilon_end=0.2, epsilon_fraction=0.5
     )
     agent = config.make_learner()
     state = agent.init(jax.random.key(0))
@@ -184,7 +184,7 @@ def test_a_budget_lasts_until_its_first_limit(most: int, steps: int, episodes: i
 
 
 def test_one_limit_replaces_the_other() -> None:
-    config = make_config("dqn", steps=500)
+    config = make_config("dqn", "tuned", steps=500)
     assert config.budget == (0, 500)
     assert config.replace(episodes=7).budget == (7, 0)
     assert config.replace(episodes=7, steps=9).budget == (7, 9)

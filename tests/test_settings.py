@@ -265,7 +265,7 @@ REFUSED: list[Exempt] = [
 
 def settings_of(algorithm: str) -> list[str]:
     """The names of all settings: those of the run and of its parts."""
-    return list(make_config(algorithm).flat())
+    return list(make_config(algorithm, "tuned").flat())
 
 
 def exempt(table: list[Exempt], algorithm: str) -> set[str]:
@@ -415,13 +415,12 @@ def trial(config: Config, program: Program) -> Any:
     """The trial on held-out models, but for the episodes themselves."""
 
     def play(env: Any, act: Any, models: Any, key: jax.Array, epsilon: Any) -> jax.Array:
-        return jnp.stack([*models.values()]) * epsilon + jnp.sum(
-            act(jnp.zeros((1, len(program.learner.view.env.observation_scale))))
-        )
+        seen = jnp.zeros((1, len(program.learner.view.env.observation_scale)))
+        return sum(models.values()) * epsilon + jnp.sum(act(seen))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer, "play_episodes", play)
-        return traced(trainer._make_trial(config, program), stacked(template(program).agent.belief))
+        return traced(trainer._make_trial(config, program, trainer._TRIAL), stacked(template(program).agent.belief))
 
 
 def folder(config: Config, program: Program) -> Any:
@@ -446,7 +445,7 @@ def folder(config: Config, program: Program) -> Any:
     stand_in = program._replace(learner=counting, init=begin, advance=count)
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as name, jax.disable_jit():
         patch.setattr(trainer, "make_program", lambda config: stand_in)
-        patch.setattr(trainer, "_make_trial", lambda config, program: lambda belief: jnp.zeros(1))
+        patch.setattr(trainer, "_make_trial", lambda *_: lambda belief: jnp.zeros(1))
         patch.setattr(runs, "load_prior", lambda folder, _: load_prior(folder, learner))
         run = Path(name) / "run"
         runs.create(run, config)

@@ -22,8 +22,8 @@ from deeprok.core.errors import DeeprokError
 from deeprok.training import jobs
 
 SMALL = [
-    *("train", "rtd_dqn", "--hidden", "4", "--episodes", "4", "--horizon", "30", "--models", "2", "--batch-size", "3"),
-    *("--warm-up", "10", "--chunk-steps", "60", "--trial-models", "2", "--snapshot-every", "0"),
+    *("train", "rtd_dqn", "--preset", "tuned", "--hidden", "4", "--episodes", "4", "--horizon", "30", "--models", "2"),
+    *("--batch-size", "3", "--warm-up", "10", "--chunk-steps", "60", "--trial-models", "2", "--snapshot-every", "0"),
 ]
 
 

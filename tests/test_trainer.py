@@ -29,19 +29,22 @@ from deeprok.runs.settings import Config, make_config
 from deeprok.training import loop as trainer
 from deeprok.training.loop import Report, interruptions, progress_of, train_together
 from deeprok.training.scan import Log
+from deeprok.uncertainty import sample_box
 
 SMALL: dict[str, Any] = dict(
     hidden=(4,), episodes=30, horizon=40, models=3, batch_size=4, warm_up=20, target_period=50, epsilon_steps=300,
     chunk_steps=100, trial_every=1, trial_models=4,
 )  # fmt: skip
+CARTPOLE_BOX = {"pole_length": (0.2, 1.4), "cart_mass": (0.1, 7.0)}
 QUIET: dict[str, Any] = dict(observation_noise=1.0, process_noise=1e-4)
 CONFIGS: dict[str, Config] = {
     # Runs that end within a round of steps, and trials that are rarer than chunks.
-    "rtd_dqn": make_config("rtd_dqn", **SMALL | dict(train_every=2, trial_every=2)),
-    "averaged": make_config("deep_rok", **SMALL, **QUIET, batching="averaged"),
+    "rtd_dqn": make_config("rtd_dqn", "tuned", **SMALL | dict(train_every=2, trial_every=2)),
+    "averaged": make_config("deep_rok", "tuned", **SMALL, **QUIET, batching="averaged"),
     # All that a belief or an agent may carry along: drawn weights, a gain that is followed.
     "directed": make_config(
         "deep_rok",
+        "tuned",
         **SMALL,
         **QUIET,
         batching="joint",
@@ -53,12 +56,13 @@ CONFIGS: dict[str, Config] = {
         updates=2,
         precision="float64",
     ),
-    "backprop": make_config("bbb_rtd", **SMALL, explore="thompson", weight_prior="mixture"),
-    "langevin": make_config("psgld_rtd", **SMALL, explore="thompson", burn_in=50, thinning=7, members=5),
+    "backprop": make_config("bbb_rtd", "tuned", **SMALL, explore="thompson", weight_prior="mixture"),
+    "langevin": make_config("psgld_rtd", "tuned", **SMALL, explore="thompson", burn_in=50, thinning=7, members=5),
     # All that a point estimate may carry along: units, an average, a repeated action, the last steps; and best weights
     # to end with.
     "settled": make_config(
         "rtd_dqn",
+        "tuned",
         **SMALL,
         **dict(
             memory=3,
@@ -75,7 +79,7 @@ CONFIGS: dict[str, Config] = {
 }
 FRAGILE: dict[str, Any] = SMALL | dict(warm_up=100, chunk_steps=50, epsilon_steps=100_000)
 # Seed 3 breaks down as soon as it learns; seed 6 has done its episodes by then.
-WILD = make_config("rtd_dqn", **FRAGILE | dict(episodes=3), optimizer="sgd", learning_rate=1e6)
+WILD = make_config("rtd_dqn", "tuned", **FRAGILE | dict(episodes=3), optimizer="sgd", learning_rate=1e6)
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -339,23 +343,33 @@ def test_best_is_the_best_trial(uninterrupted, tmp_path: Path, name: str) -> Non
     np.testing.assert_array_equal(stored["best.belief.theta"], best)
 
 
-def test_of_equal_trials_the_first_is_best(uninterrupted) -> None:
-    program = trainer.make_program(CONFIGS["rtd_dqn"])
-    belief = runs.load_belief(uninterrupted("rtd_dqn"), program.learner, "last")
-    belief = jax.tree.map(lambda leaf: np.asarray(leaf)[None], belief)
-    best = trainer.Best(belief=belief, trial_return=np.float32([7.0]), steps=np.int32([100]))
-    for score, tried, expected in ((7.0, True, 100), (7.5, True, 200), (7.5, False, 100), (6.0, True, 100)):
-        kept = trainer._better(best, belief, np.float32([score]), np.int32([200]), np.array([tried]))
-        assert kept.steps == expected
+def score_by(monkeypatch: pytest.MonkeyPatch, trial: Callable[[Any], Any], exam: Callable[[Any], Any] = len) -> None:
+    """Trials, and the exam in the end, give what functions of the beliefs do."""
+    told = {trainer._TRIAL: trial, trainer._EXAM: exam}
+    monkeypatch.setattr(trainer, "_make_trial", lambda config, program, trials: told[trials])
 
 
-def trial(belief: float, **changes: Any) -> float:
+@pytest.mark.parametrize("name", ["averaged", "rtd_dqn"])
+def test_of_equal_trials_the_first_is_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    config = CONFIGS[name]
+    scores = itertools.cycle([5.0, 7.0, 7.0, 6.0])
+    score_by(monkeypatch, lambda belief: jnp.full(1, next(scores), "float32"))
+    folder = new_run(tmp_path, config)
+    train_together([folder])
+    stored = tensors(folder)
+    # The second that is tried, which is not every chunk.
+    second = 2 * config.trial_every * config.learner.chunk_steps
+    assert (stored["best.trial_return"], stored["best.steps"]) == (7.0, second)
+    assert stored["run.steps"] > second
+
+
+def trial(belief: float, trials: Any = trainer._TRIAL, /, **changes: Any) -> float:
     """A trial's mean return with weights that all have one value."""
     config = CONFIGS["rtd_dqn"].replace(**changes)
     program = trainer.make_program(config)
     fresh = jax.eval_shape(program.init, jax.random.key(0)).agent.belief
     filled = jax.tree.map(lambda leaf: jnp.full((1, *leaf.shape), belief, leaf.dtype), fresh)
-    return float(trainer._make_trial(config, program)(filled)[0])
+    return float(trainer._make_trial(config, program, trials)(filled)[0])
 
 
 def test_trials_are_on_models_of_the_box() -> None:
@@ -409,7 +423,7 @@ def test_best_and_last_weights(uninterrupted) -> None:
 BREAKDOWNS = {
     "sgd": (WILD, "lower --learning-rate (now 1e+06)"),
     "kalman": (
-        make_config("ekf_dqn", **FRAGILE | dict(episodes=60), learning_rate=1e30),
+        make_config("ekf_dqn", "tuned", **FRAGILE | dict(episodes=60), learning_rate=1e30),
         "raise --observation-noise (now 0.12)",
     ),
 }
@@ -418,7 +432,7 @@ BREAKDOWNS = {
 @pytest.mark.parametrize("batching", ["averaged", "joint"])
 def test_noise_below_what_float32_can_carry_does_no_harm(tmp_path: Path, batching: str) -> None:
     tiny = dict(observation_noise=1e-30, process_noise=0.0, prior_covariance=1.0, episodes=60, batching=batching)
-    folder = new_run(tmp_path, make_config("ekf_dqn", **FRAGILE | tiny), seed=3)
+    folder = new_run(tmp_path, make_config("ekf_dqn", "tuned", **FRAGILE | tiny), seed=3)
     train_together([folder])
     lines = metrics(folder)
     assert sum(line.get("floored", 0) for line in lines) > 100
@@ -596,7 +610,62 @@ def test_checkpoint_of_other_settings(uninterrupted, tmp_path: Path) -> None:
         train_together([folder])
 
 
-def test_a_settled_run_ends_with_its_best_weights(uninterrupted: Callable[..., Path]) -> None:
+@pytest.mark.parametrize("name", ["trial", "exam"])
+@pytest.mark.parametrize(("episodes", "tail"), [(1, 1.0), (1, 0.5), (3, 1.0), (3, 0.5), (3, 0.01)])
+def test_score_of_a_trial(monkeypatch: pytest.MonkeyPatch, name: str, episodes: int, tail: float) -> None:
+    """The mean over the episodes of each model, then over the worst fraction of the models."""
+    trials = {"trial": trainer._TRIAL, "exam": trainer._EXAM}[name]
+    changes = dict(trial_models=6, trial_episodes=episodes, trial_tail=tail, edges=0.4)
+    count = {"trial": 6, "exam": 48}[name]
+    luck = np.random.default_rng(0).normal(size=(count, episodes)).astype("float32")
+
+    def play(env: Any, act: Any, models: dict[str, jax.Array], key: jax.Array, epsilon: float) -> jax.Array:
+        return models["cart_mass"] + luck.reshape(-1)
+
+    monkeypatch.setattr(trainer, "play_episodes", play)
+    keys = jax.random.split(jax.random.key(trials.seed))
+    masses = np.asarray(sample_box(keys[0], CARTPOLE_BOX, (count,), 0.4)["cart_mass"])
+    assert 0 < np.sum(np.isin(masses, np.float32([0.1, 7.0]))) < count
+    by_model = [np.mean(mass + its) for mass, its in zip(masses, luck, strict=True)]
+    worst = sorted(by_model)[: max(1, round(tail * count))]
+    assert trial(0.0, trials, **changes) == pytest.approx(np.mean(worst), rel=1e-5)
+
+
+def test_the_exam_has_other_models_than_the_trials() -> None:
+    drawn = [
+        sample_box(jax.random.split(jax.random.key(trials.seed))[0], CARTPOLE_BOX, (64 * trials.times,))["cart_mass"]
+        for trials in (trainer._TRIAL, trainer._EXAM)
+    ]
+    assert [len(masses) for masses in drawn] == [64, 512]
+    assert not set(drawn[0].tolist()) & set(drawn[1].tolist())
+
+
+@pytest.mark.parametrize("favoured", ["late", "neither", "early"])
+def test_a_settled_run_ends_with_the_better_in_the_exam(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, favoured: str
+) -> None:
+    """The trials are for early weights. Seeds end in different chunks, and each is examined at its own end."""
+    config = CONFIGS["averaged"].replace(settle=True)
+    sign = {"late": 1.0, "neither": 0.0, "early": -1.0}[favoured]
+    score_by(monkeypatch, lambda belief: -1.0 * belief.updates, lambda belief: sign * belief.updates)
+    folders = [new_run(tmp_path, config, seed) for seed in (0, 1)]
+    train_together(folders)
+    assert len({len(metrics(folder)) for folder in folders}) == 2
+    for folder in folders:
+        stored, lines = tensors(folder), metrics(folder)
+        assert len(lines) > 1
+        kept = lines[0 if favoured == "early" else -1]
+        assert stored["best.steps"] == kept["steps"]
+        assert stored["best.trial_return"] == kept["trial_return"]
+        assert stored["best.belief.updates"] == kept["steps"] - config.learner.warm_up
+        assert stored["run.steps"] == lines[-1]["steps"]
+        beliefs = [name for name in stored if name.startswith("run.agent.belief.")]
+        assert len(beliefs) == 4
+        for name in beliefs:
+            np.testing.assert_array_equal(stored[name], stored[name.replace("run.agent", "best")])
+
+
+def test_the_weights_that_a_settled_run_ends_with_are_its_best_ones(uninterrupted: Callable[..., Path]) -> None:
     arrays = safetensors.numpy.load_file(uninterrupted("settled") / runs.CHECKPOINT)
     beliefs = {name: array for name, array in arrays.items() if name.startswith("run.agent.belief.")}
     assert beliefs

@@ -20,8 +20,8 @@ DOCS = Path(__file__).parent.parent / "docs"
 README = DOCS.parent / "README.md"
 PAGES = [README, *sorted([*(DOCS / "tutorials").glob("*.md"), *(DOCS / "how-to").glob("*.md")])]
 
-#: What the tests change: a training of four episodes, an evaluation of two in each cell.
-TRAIN = {"episodes": 4, "chunk_steps": 100}
+#: What the tests change: a training of four episodes, trials on few models, an evaluation of two in each cell.
+TRAIN = {"episodes": 4, "chunk_steps": 100, "trial_models": 2}
 EVALUATE = {"episodes": 2}
 
 
@@ -112,5 +112,5 @@ def test_every_example_with_a_name_of_ones_own_stands_on_a_page() -> None:
 
 def test_small_sizes_replace_those_of_the_page() -> None:
     words = shlex.split("train dqn --episodes 700 --out runs/dqn")
-    assert reduced(words) == shlex.split("train dqn --out runs/dqn --episodes 4 --chunk-steps 100")
+    assert reduced(words) == shlex.split("train dqn --out runs/dqn --episodes 4 --chunk-steps 100 --trial-models 2")
     assert commands("pip install .\ndeeprok train dqn \\\n  --seed 1  # a comment") == [["train", "dqn", "--seed", "1"]]

@@ -150,6 +150,45 @@ def test_box_is_filled_and_quantities_are_independent() -> None:
     assert abs(np.corrcoef(*drawn.values())[0, 1]) < 0.03
 
 
+@pytest.mark.parametrize("edges", [0.1, 0.5, 0.9])
+def test_ends_are_drawn_as_often_as_set(edges: float) -> None:
+    """The ends themselves, each in half of the cases; all else is uniform between, in each quantity by itself."""
+    count = 40_000
+    drawn = {name: np.asarray(v) for name, v in sample_box(jax.random.key(1), BOX, (count,), edges).items()}
+    for name, (low, high) in BOX.items():
+        for end in (low, high):
+            np.testing.assert_allclose(np.mean(drawn[name] == np.float32(end)), edges / 2, atol=0.01)
+        between = drawn[name][~np.isin(drawn[name], np.float32([low, high]))]
+        assert (between > low).all()
+        assert (between < high).all()
+        counts, _ = np.histogram(between, bins=8, range=(low, high))
+        np.testing.assert_allclose(counts / count, (1 - edges) / 8, atol=0.005)
+    at_ends = [np.isin(drawn[name], np.float32(BOX[name])) for name in BOX]
+    np.testing.assert_allclose(np.mean(at_ends[0] & at_ends[1]), edges**2, atol=0.015)
+
+
+@pytest.mark.bits
+def test_without_edges_draws_are_the_plain_ones() -> None:
+    keys = jax.random.split(jax.random.key(3), 2)
+    plain = {
+        name: jax.random.uniform(key, (50,), minval=low, maxval=high)
+        for key, (name, (low, high)) in zip(keys, BOX.items(), strict=True)
+    }
+    for drawn in (sample_box(jax.random.key(3), BOX, (50,)), sample_box(jax.random.key(3), BOX, (50,), 0.0)):
+        assert {name: values.tobytes() for name, values in drawn.items()} == {
+            name: values.tobytes() for name, values in plain.items()
+        }
+
+
+@pytest.mark.parametrize("draw", ["pairs", "product"])
+def test_sets_of_models_have_edges(draw: str) -> None:
+    drawn = from_box(BOX, 30, draw, 0.4).draw(jax.random.key(2))
+    values = sample_box(jax.random.key(2), BOX, (30,), 0.4)
+    assert {float(low) for low, _ in BOX.values()} <= {round(float(v.min()), 6) for v in drawn.values()}
+    for name in BOX:
+        np.testing.assert_array_equal(np.unique(drawn[name]), np.unique(values[name]))
+
+
 def test_fixed_list_is_always_the_same() -> None:
     models = from_list({"cart_mass": np.array([1.0, 2.0, 3.0])})
     assert models.size == 3

@@ -20,11 +20,14 @@ from deeprok.environments import ENVIRONMENTS, Choices, Environment, Outcome, qu
 from deeprok.estimators import Estimator
 from deeprok.evaluation import calibration
 from deeprok.runs.settings import Config, make_config
+from deeprok.uncertainty import SETS, WorstCase
+from deeprok.uncertainty.sets import AmbiguitySet
+from deeprok.uncertainty.sets.base import radius_check
 from studies import exam, results
 
 
 def estimator_of(algorithm: str, **changes: Any) -> Estimator:
-    config = make_config(algorithm, **changes)
+    config = make_config(algorithm, "tuned", **changes)
     return make_estimator(config.task())
 
 
@@ -63,7 +66,7 @@ def test_backprop_charges_a_mini_batch_its_share_of_the_divergence() -> None:
 
 def test_the_data_grow_with_the_rounds() -> None:
     """Two updates a round: the data of both are those of its steps."""
-    context = _context(make_config("bbb_dqn", **DATA, updates=2, episodes=5, horizon=21).task())
+    context = _context(make_config("bbb_dqn", "tuned", **DATA, updates=2, episodes=5, horizon=21).task())
     np.testing.assert_array_equal(context.data_size(jnp.arange(8)), np.repeat(HELD, 2))
     assert context.updates == 5 * 21 // 2 * 2
 
@@ -100,6 +103,60 @@ def test_filters_forget_as_set() -> None:
     assert variance_after("ktd_q", adaptive_noise=0.2) == pytest.approx(1.2)
 
 
+def test_the_filter_forgets_in_proportion(x64) -> None:
+    """Λ ← (1 − η) Λ + HᵀH / R with η = 1 / (2 + remembered·t); in its first update it has nothing to forget."""
+    rng = np.random.default_rng(0)
+    xs, ys = rng.normal(size=(12, 5, 3)), rng.normal(size=(12, 5))
+    settings = dict(observation_noise=0.02, process_noise=0.0, prior_covariance=2.0, batching="joint", batch_size=5)
+    estimator = estimator_of("ekf_dqn", **settings, remembered=0.25)
+
+    @jax.jit
+    def update(belief: Any, xs: jax.Array, ys: jax.Array) -> Any:
+        belief, fit = estimator.update(belief, lambda theta, x: theta @ x, xs, ys)
+        return belief, estimator.posterior.covariance(belief), fit.health.extras["capped"]
+
+    belief, information, told = estimator.init(jnp.ones(3)), np.eye(3) / 2.0, np.ones(3) / 2.0
+    for t, (H, seen) in enumerate(zip(xs, ys, strict=True)):
+        belief, covariance, capped = update(belief, jnp.asarray(H), jnp.asarray(seen))
+        kept = 1.0 - 1.0 / (2.0 + 0.25 * t) if t else 1.0
+        information = kept * information + H.T @ H / 0.1  # five observations, each of noise 5 · 0.02
+        told = kept * told + H.T @ seen / 0.1
+        assert capped == (0 if t else 3)
+        np.testing.assert_allclose(covariance, np.linalg.inv(information), rtol=1e-9)
+        np.testing.assert_allclose(belief.theta, np.linalg.solve(information, told), rtol=1e-9)
+
+
+PRIORS = {"number": 0.3, "vector": tuple(np.linspace(0.1, 1.0, 16))}
+PRIORS["matrix"] = tuple(map(tuple, np.diag(PRIORS["vector"]) + 0.05))
+
+
+@pytest.mark.parametrize(
+    ("covariance", "prior"),
+    [("full", "number"), ("layer", "vector"), ("neuron", "matrix"), ("diagonal", "vector"), ("low_rank", "number")],
+)
+def test_what_is_forgotten_is_never_less_known_than_at_first(covariance: str, prior: str) -> None:
+    given = PRIORS[prior]
+    settings = dict(hidden=(2,), covariance=covariance, rank=3, prior_covariance=given, remembered=0.05)
+    estimator = estimator_of("ekf_dqn", **settings, batching="joint", observation_noise=0.01, process_noise=1e-3)
+    variances = np.broadcast_to(np.diagonal(given) if np.ndim(given) == 2 else given, 16)
+    rng = np.random.default_rng(0)
+    xs = rng.normal(size=(60, 4, 16)) * (np.arange(16) > 2)  # of three weights nothing is ever seen
+    xs[20:] *= np.arange(16) > 8  # and later of nine
+
+    @jax.jit
+    def run(xs: jax.Array) -> jax.Array:
+        def step(belief: Any, x: jax.Array) -> tuple[Any, jax.Array]:
+            belief, _ = estimator.update(belief, lambda theta, x: theta @ x, x, jnp.ones(4))
+            return belief, estimator.posterior.variances(belief)
+
+        return jax.lax.scan(step, estimator.init(jnp.zeros(16)), xs)[1]
+
+    seen = np.asarray(run(jnp.asarray(xs, "float32")))
+    assert (seen <= variances * (1 + 1e-5)).all()
+    assert (seen[19, 3:] < 0.9 * variances[3:]).all()
+    assert (seen[-1, 3:9] > seen[19, 3:9]).all()  # forgotten again
+
+
 def test_the_unscented_filter_takes_all_of_a_mini_batch() -> None:
     """Of a linear function the filter is Bayesian regression, whatever the number of observations."""
     rng = np.random.default_rng(0)
@@ -134,14 +191,14 @@ def test_the_unscented_filter_takes_all_of_a_mini_batch() -> None:
 
 def test_ktd_refuses_noise_below_zero() -> None:
     with pytest.raises(DeeprokError, match=r"process_noise is -1\.0"):
-        make_config("ktd_q", process_noise=-1.0)
+        make_config("ktd_q", "tuned", process_noise=-1.0)
 
 
 # --- agents ----------------------------------------------------------------------------------------------
 
 
 def test_epsilon_is_that_of_the_step_to_be_taken() -> None:
-    config = make_config("dqn", hidden=(1,), epsilon_start=1.0, epsilon_end=0.0, epsilon_steps=4)
+    config = make_config("dqn", "tuned", hidden=(1,), epsilon_start=1.0, epsilon_end=0.0, epsilon_steps=4)
     agent = config.make_learner()
     coins = np.array([0.99, 0.74, 0.51, 0.49, 0.01, 0.24, 0.26])
     steps = np.array([0, 1, 2, 2, 4, 3, 3])
@@ -190,13 +247,13 @@ LEVELS: dict[str, Any] = dict(
 
 def test_the_robustness_level_goes_linearly_in_time() -> None:
     times = np.array([0, 10, 20, 30, 40])
-    found = targets(make_config("deep_rok", **LEVELS, confidence="time"), times, np.zeros((5, 0)))
+    found = targets(make_config("deep_rok", "tuned", **LEVELS, confidence="time"), times, np.zeros((5, 0)))
     np.testing.assert_allclose(found, [1.5, 1.0, 0.5, 0.0, 0.0], atol=1e-5)
 
 
 def test_the_robustness_level_follows_the_gain() -> None:
     gains = np.array([[0.0, 0.0], [0.6, 0.6], [0.6, 0.4], [0.6, 0.2], [0.6, 0.0], [0.6, 0.9]])
-    found = targets(make_config("deep_rok", **LEVELS, confidence="spread"), np.full(6, 200), gains)
+    found = targets(make_config("deep_rok", "tuned", **LEVELS, confidence="spread"), np.full(6, 200), gains)
     np.testing.assert_allclose(found, [1.5, 1.5, 1.0, 0.5, 0.0, 1.5], atol=1e-5)
 
 
@@ -207,6 +264,7 @@ def test_one_of_the_models_is_acted_on_with_the_chance_that_labels_share(train, 
     """In a random walk each model's outcome is its own multiple of one random number."""
     config = make_config(
         "rtd_dqn",
+        "tuned",
         **dict(env="drift", horizon=2, acting="member", fixed_models="size=0.5;size=1;size=2"),
         **dict(hidden=(1,), batch_size=1, replay_size=120, chunk_steps=120, snapshot_every=0),
     )
@@ -246,6 +304,7 @@ def test_the_worst_trajectories_are_those_of_discounted_returns_judged_by_the_la
     monkeypatch.setitem(ENVIRONMENTS._entries, "patience", part_of(patience))
     config = make_config(
         "epopt",
+        "tuned",
         **dict(env="patience", acting="member", fixed_models="late=0.5;late=1.5", discount=0.5, horizon=4),
         **dict(trajectories=4, trajectory_level=0.5, level_iterations=0, epochs=1, minibatches=1),
         **dict(hidden=(1,), snapshot_every=0),
@@ -264,6 +323,7 @@ def test_calibration_knows_what_the_run_acted_on(probes, acting: str, low: float
     """With a discount of ½ steps that never end are worth 2; where they end after one or two, 1 or 1.5 at most."""
     config = make_config(
         "ekf_dqn",
+        "tuned",
         **dict(env="treadmill", acting=acting, box="lifetime=1:2", horizon=3, discount=0.5),
         **dict(hidden=(1,), covariance="diagonal"),
     )
@@ -280,12 +340,14 @@ def test_calibration_knows_what_the_run_acted_on(probes, acting: str, low: float
 def scores_of(returns: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> exam.Scores:
     """What an exam makes of such returns [cells, episodes]."""
     monkeypatch.setattr(exam, "cell_player", lambda *_: lambda weights, cells, epsilon: returns)
-    examine = exam.make_examiner(make_config("dqn").make_env(), lambda weights: None, exam.Exam(grid=returns.shape[1]))
+    examine = exam.make_examiner(
+        make_config("dqn", "tuned").make_env(), lambda weights: None, exam.Exam(grid=returns.shape[1])
+    )
     return examine(None)
 
 
 def test_success_is_above_the_threshold_and_errors_are_of_each_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    threshold = make_config("dqn").make_env().success_return
+    threshold = make_config("dqn", "tuned").make_env().success_return
     returns = np.full((50, 4), threshold)
     returns[:7] += 1.0
     scores = scores_of(returns, monkeypatch)
@@ -313,3 +375,61 @@ def test_the_deviation_over_all_episodes_has_that_between_seeds() -> None:
     lengths = results.summarise(scores, scores[0], "")["lengths"]
     np.testing.assert_allclose(lengths["mean"], episodes.mean(axis=(0, 2)))
     np.testing.assert_allclose(lengths["deviation"], episodes.std(axis=(0, 2)))
+
+
+# --- schedules of a run ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget", [dict(steps=40), dict(episodes=8), dict(steps=40, episodes=20)], ids=str)
+def test_the_level_follows_the_progress_of_the_run(
+    train, build, probes, monkeypatch: pytest.MonkeyPatch, budget: dict[str, int]
+) -> None:
+    """A set whose worst case is its level, and weights that stay at 0: the loss of an update is level² / 2."""
+    told = AmbiguitySet(lambda p, values, level: WorstCase(level + 0 * p[0], p), radius_check("told"), 0.0, "support")
+    monkeypatch.setitem(SETS._entries, "told", told)
+    config = make_config(
+        "rtd_dqn", "tuned", env="treadmill", input_scale=(1.0,), hidden=(2,), horizon=5, models=2, batch_size=2,
+        warm_up=0, chunk_steps=40, snapshot_every=0, optimizer="sgd", learning_rate=1e-30, robust_set="told",
+        robust_level=0.2, confidence="time", level_start=1.0, level_fraction=0.6, box="lifetime=100:200", **budget,
+    )  # fmt: skip
+    built = build(config)
+    start = built.start(jnp.zeros(1, int))
+    belief = dataclasses.replace(start.agent.belief, theta=jnp.zeros_like(start.agent.belief.theta))
+    state = dataclasses.replace(
+        start, agent=dataclasses.replace(start.agent, belief=belief, target=jnp.copy(belief.theta))
+    )
+    after, log = built.program.advance(state, 0)
+    steps = np.arange(40)
+    # Each episode has five steps; of two budgets the one that is further used up counts.
+    used = [steps / budget.get("steps", np.inf), steps // 5 / budget.get("episodes", np.inf)]
+    expected = 1.0 - 0.8 * np.minimum(1.0, np.maximum(*used) / 0.6)
+    np.testing.assert_allclose(np.sqrt(2 * log.fit.loss[0]), expected, rtol=1e-5)
+    assert (int(after.steps[0]), int(after.episodes[0])) == (40, 8)
+
+
+ENDS = np.float32([5.0, 20.0])
+
+
+@pytest.mark.parametrize(("algorithm", "acting"), [("ddqn_dr", "sampled"), ("rtd_dqn", "member")])
+def test_episodes_are_on_models_at_the_edges(build, probes, algorithm: str, acting: str) -> None:
+    config = make_config(
+        algorithm, "tuned", env="treadmill", input_scale=(1.0,), hidden=(2,), episodes=1, horizon=5, models=3,
+        edges=0.6, acting=acting,
+    )  # fmt: skip
+    episode = build(config).start(jnp.arange(400)).episode
+    drawn = [episode.acting["lifetime"], *episode.models.values()]
+    assert len(drawn) == 1 + config.robust
+    for values in drawn:
+        for end in ENDS:
+            assert np.mean(np.asarray(values) == end) == pytest.approx(0.3, abs=0.07)
+
+
+def test_trajectories_are_on_models_at_the_edges(train, probes) -> None:
+    """An episode lasts as long as the model says: 5 steps only at the lower end, and more than 19 above that."""
+    config = make_config(
+        "pg", "tuned", env="treadmill", input_scale=(1.0,), hidden=(2,), horizon=25, trajectories=400, minibatches=1,
+        epochs=1, episodes=400, snapshot_every=0, edges=0.6,
+    )  # fmt: skip
+    lengths = train(config).logs[0].earned[0, 0]
+    assert np.mean(lengths == 5) == pytest.approx(0.3, abs=0.07)
+    assert np.mean(lengths == 20) == pytest.approx(0.3 + 0.4 / 15, abs=0.07)

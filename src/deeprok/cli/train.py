@@ -191,8 +191,8 @@ def _leave() -> None:
 
 def _train_help() -> None:
     streams.out.print(
-        "usage: deeprok train ALGORITHM [--preset tuned|paper] [--seed 0] [--seeds N]\n"
-        "                     [--out DIR] [any setting]\n"
+        "usage: deeprok train ALGORITHM [--preset default|paper|tuned] [--seed 0]\n"
+        "                     [--seeds N] [--out DIR] [any setting]\n"
         "       deeprok train --resume DIR\n",
         highlight=False,
         markup=False,

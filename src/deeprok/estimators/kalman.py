@@ -323,7 +323,10 @@ def _warning(settings: KalmanConfig, context: Context) -> str | None:
     least, most = float(np.min(drift)), float(np.max(settings.prior_covariance))
     copies = context.batch_size if settings.batching == "joint" else 1
     weights = context.network.num_weights
-    if not float32_risk(copies * noise, least, most, context.updates, weights, context.batch_size, settings.batching):
+    # Of updates that fade in proportion, t of them weigh as much as t · r / (1 + r) that don't.
+    remembered = settings.remembered
+    updates = int(context.updates * (remembered / (1.0 + remembered) if remembered < 1.0 else 1.0))
+    if not float32_risk(copies * noise, least, most, updates, weights, context.batch_size, settings.batching):
         return None
     return (
         f"an observation noise of {noise:g} with a process noise of {least:g} and a prior covariance of {most:g} "

@@ -129,7 +129,7 @@ def _train_group(
     places = {i: folders[seed] for i, seed in enumerate(seeds) if seed in folders}
     # Stacked on the host and copied to the device, so that no two donated buffers are the same.
     states, best = jax.tree.map(lambda *leaves: jnp.array(np.stack(leaves)), *members)
-    trial = _make_trial(config, program)
+    trial, exam = (_make_trial(config, program, trials) for trials in (_TRIAL, _EXAM))
     measure = make_spread(program.learner)
     broken: dict[int, str] = {}
     steps = np.array(states.steps)  # a copy, as the states are donated
@@ -164,7 +164,6 @@ def _train_group(
                 best = _chosen(best, states.agent.belief, scores, states.steps, better)
                 ended = np.isin(np.arange(len(seeds)), [i for i in due if i not in unfinished])
                 if config.settle and ended.any():
-                    exam = _make_trial(config, program, _EXAM)
                     goes_back = ended & np.asarray(exam(best.belief) > exam(states.agent.belief))
                     best = _chosen(best, states.agent.belief, scores, states.steps, ended & ~goes_back)
                     states = _settled(states, best, goes_back)
@@ -227,7 +226,7 @@ def _put(group: T, member: T, i: int) -> T:
     return jax.tree.map(lambda all, one: all.at[i].set(one), group, member)
 
 
-def _make_trial(config: Config, program: Program, trials: _Trials = _TRIAL) -> Callable[[Any], jax.Array]:
+def _make_trial(config: Config, program: Program, trials: _Trials) -> Callable[[Any], jax.Array]:
     """A function `beliefs -> [S]` mean returns on held-out models drawn from the box, or on the worst of them."""
     models_key, episodes_key = jax.random.split(jax.random.key(trials.seed))
     count = trials.times * config.trial_models
