@@ -16,7 +16,7 @@ import tyro
 
 from deeprok.cli import streams
 from studies import defaults, kalman, paper, screening, table1
-from studies.engine import Options, Study, run_study, write_page
+from studies.engine import Options, Study, numbers_file, run_study, write_page
 
 STUDIES: dict[str, Study] = {
     "paper": paper.STUDY,
@@ -63,8 +63,9 @@ if __name__ == "__main__":
         sys.exit()
     if sys.argv[1:] == ["pages"]:
         for study in STUDIES.values():
-            write_page(study, DOCS)
-            print(DOCS / f"{study.name}.md")
+            if numbers_file(study, DOCS).exists():  # one that is not measured yet has no page
+                write_page(study, DOCS)
+                print(DOCS / f"{study.name}.md")
         sys.exit()
     from deeprok.cli.main import main
 

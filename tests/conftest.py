@@ -123,21 +123,21 @@ def train() -> Callable[..., Trained]:
     return train
 
 
-_program = functools.cache(loop.make_program)
-_make_trial, _make_spread = loop._make_trial, loop.make_spread
-_trial = functools.cache(lambda config, trials: _make_trial(config, _program(config), trials))
-_spreads: dict[int, Any] = {}  # by the learner, which is kept
-
-
 @pytest.fixture(scope="module")
 def compiled_once() -> Iterator[None]:
-    """Trainings in this process whose settings differ by their seed only share compiled functions."""
+    """Trainings of a module whose settings differ by their seed only share compiled functions."""
+    make_program, make_trial, make_spread = loop.make_program, loop._make_trial, loop.make_spread
+    program = functools.cache(make_program)
+    trial = functools.cache(lambda config, trials: make_trial(config, program(config), trials))
+    spreads: dict[int, Any] = {}  # by the learner, which is kept
+
+    def without_seed(config: Config) -> Config:
+        return dataclasses.replace(config, seed=0)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "make_program", lambda config: _program(dataclasses.replace(config, seed=0)))
-        patch.setattr(
-            loop, "_make_trial", lambda config, _, trials: _trial(dataclasses.replace(config, seed=0), trials)
-        )
-        patch.setattr(loop, "make_spread", lambda made: _spreads.setdefault(id(made), _make_spread(made)))
+        patch.setattr(loop, "make_program", lambda config: program(without_seed(config)))
+        patch.setattr(loop, "_make_trial", lambda config, _, trials: trial(without_seed(config), trials))
+        patch.setattr(loop, "make_spread", lambda made: spreads.setdefault(id(made), make_spread(made)))
         yield
 
 
