@@ -428,6 +428,11 @@ def test_short_helps(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out
 
 
+def test_short_help_names_every_preset(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(["train", "--help"]) == 0
+    assert f"[--preset {'|'.join(PRESETS)}]" in capsys.readouterr().out
+
+
 def test_algorithms(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["algorithms"]) == 0
     lines = capsys.readouterr().out.splitlines()

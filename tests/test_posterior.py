@@ -192,7 +192,7 @@ def test_a_posterior_as_the_next_prior(trained: Path, tmp_path: Path) -> None:
 
 BAD_PRIORS: dict[str, tuple[str, tuple[str, ...]]] = {
     "no run": ("train deep_rok --prior nowhere", ("no run folder nowhere",)),
-    "another network": ("train deep_rok --prior {run}", ("belief.theta", "float32")),
+    "another network": ("train deep_rok --preset tuned --prior {run}", ("belief.theta", "float32")),
     "no posterior": ("train dqn --prior {run}", ("prior is", "dqn has no posterior")),
     "directed": ("train rtd_dqn --explore ucb", ("explore is 'ucb'", "rtd_dqn has no posterior")),
     "spread": ("train rtd_dqn --confidence spread", ("confidence is 'spread'", "has no posterior")),
