@@ -73,7 +73,7 @@ class Work:
 
 def study(out: Path, seeds: int) -> tuple[dict[str, Any], str]:
     written = io.StringIO()
-    options = Options(seeds=seeds, out=out, episodes=10, jobs=1)
+    options = Options(seeds=seeds, out=out, episodes=5, jobs=1)
     found = run_study(defaults.STUDY, options, Console(file=io.StringIO()), Console(file=written, width=200))
     return found, written.getvalue()
 
@@ -146,7 +146,7 @@ def examine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, list[int
             monkeypatch.setattr(defaults, name, stand_in)
         for name in ("prepare", "train"):
             monkeypatch.setattr(defaults, name, lambda *_: None)
-        options = Options(seeds=seeds, out=path.parent, episodes=10)
+        options = Options(seeds=seeds, out=path.parent, episodes=5)
         work: list[float] = []
         defaults.measure(options, path, lambda what, part: work.append(part))
         assert sum(work) == pytest.approx(seeds * len(ENVS) * (defaults._TRAINING["ddqn"] + defaults._EXAM))

@@ -44,10 +44,10 @@ def test_no_environment_has_a_default_of_its_own() -> None:
 #: Of the agents with a gradient and with the filter.
 NUMBERS: dict[str, tuple[Any, Any]] = {
     "hidden": ((64, 64), (20, 20)),
-    "train_every": (2, 4),
-    "target_rate": (1.0, 0.02),
+    "train_every": (2, 2),
+    "target_rate": (1.0, 0.01),
     "target_period": (1, 1),
-    "batch_size": (64, 64),
+    "batch_size": (64, 32),
     "steps": (150_000, 150_000),
     "episodes": (0, 0),
     "discount": (0.995, 0.995),

@@ -21,7 +21,7 @@ README = DOCS.parent / "README.md"
 PAGES = [README, *sorted([*(DOCS / "tutorials").glob("*.md"), *(DOCS / "how-to").glob("*.md")])]
 
 #: What the tests change: a training of four episodes, trials on few models, an evaluation of two in each cell.
-TRAIN = {"episodes": 4, "chunk_steps": 100, "trial_models": 2}
+TRAIN = {"episodes": 4, "chunk_steps": 100, "trial_models": 2, "trial_episodes": 1}
 EVALUATE = {"episodes": 2}
 
 
