@@ -112,5 +112,6 @@ def test_every_example_with_a_name_of_ones_own_stands_on_a_page() -> None:
 
 def test_small_sizes_replace_those_of_the_page() -> None:
     words = shlex.split("train dqn --episodes 700 --out runs/dqn")
-    assert reduced(words) == shlex.split("train dqn --out runs/dqn --episodes 4 --chunk-steps 100 --trial-models 2")
+    small = "train dqn --out runs/dqn --episodes 4 --chunk-steps 100 --trial-models 2 --trial-episodes 1"
+    assert reduced(words) == shlex.split(small)
     assert commands("pip install .\ndeeprok train dqn \\\n  --seed 1  # a comment") == [["train", "dqn", "--seed", "1"]]
