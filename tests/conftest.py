@@ -49,14 +49,14 @@ if "deeprok-tests-" in os.environ["JAX_COMPILATION_CACHE_DIR"]:
 gc.freeze()
 gc.set_threshold(100_000, 20, 100)
 
-settings.register_profile("deeprok", deadline=None, derandomize=True, database=None, max_examples=60)
+settings.register_profile("deeprok", deadline=None, derandomize=True, database=None, max_examples=40)
 settings.load_profile("deeprok")
 
 
 #: The files that take longest, begun first so that the workers end together.
 LONGEST = (
     *("training_scan", "settings", "jobs", "own_parts", "trainer", "posterior", "processors", "experiments", "policy"),
-    *("tabular_srect", "kills", "tabular_solve", "kalman_numerics", "ktd", "agents", "estimators", "singhal_wu"),
+    *("tabular_srect", "tabular_solve", "kalman_numerics", "ktd", "agents", "estimators", "singhal_wu"),
     *("package", "regression_example"),
 )
 

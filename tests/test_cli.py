@@ -201,6 +201,7 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "trial_episodes": ("3", 3),
     "trial_epsilon": ("0", 0.0),
     "trial_tail": ("0.5", 0.5),
+    "refine_from": ("0.5", 0.5),
     "optimizer": ("sgd", "sgd"),
     "final_rate": ("0.5", 0.5),
     "averaging": ("0.5", 0.5),

@@ -167,6 +167,7 @@ NUMBERS: dict[str, list[Any]] = {
     "trial_episodes": [0, 1.5],
     "trial_epsilon": [1.5],
     "trial_tail": [0.0, 1.1, NAN],
+    "refine_from": [-0.1, 1.1, NAN],
     "learning_rate": [0.0, -1.0, NAN],
     "observation_noise": [0.0, -1.0, INF],
     "process_noise": [-1e-9, NAN],

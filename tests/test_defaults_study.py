@@ -28,8 +28,8 @@ pytestmark = pytest.mark.usefixtures("compiled_once")
 
 def small(algorithm: str, preset: str, **changes: Any) -> Config:
     assert preset == "default"
-    tiny: dict[str, Any] = dict(hidden=(4,), batch_size=4, warm_up=20, chunk_steps=60, trial_models=2, trial_every=1)
-    return make_config(algorithm, preset, **{**tiny, **changes, "trial_episodes": 1, "steps": 120})
+    tiny: dict[str, Any] = dict(hidden=(4,), batch_size=4, warm_up=20, train_every=1, chunk_steps=60, trial_models=2)
+    return make_config(algorithm, preset, **{**tiny, **changes, "trial_episodes": 1, "trial_every": 1, "steps": 120})
 
 
 def corners(name: str) -> Case:

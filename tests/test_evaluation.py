@@ -87,7 +87,7 @@ def write_run(
             steps=np.int32(60),
         )
         score = np.dtype(config.precision).type(100 + config.seed)
-        kept = Best(belief=belief(best), trial_return=score, steps=np.int32(40))
+        kept = Best(belief=belief(best), trial_return=score, steps=np.int32(40), progress=run.held)
         checkpoint.save(folder / runs.CHECKPOINT, {"run": run, "best": kept})
     line = {"steps": 60, "episodes": 3, "returns": [20.0] * 3, "epsilon": 1.0, "seconds": 1.0, "trial_return": 100.0}
     runs.append_metrics(folder, line)

@@ -44,7 +44,7 @@ from studies.tables import wrapped
 SMALL: dict[str, Any] = dict(
     hidden=(4,), episodes=4, horizon=30, chunk_steps=100, trial_models=2, trial_every=1, warm_up=20, snapshot_every=2
 )
-SOME = {name: CONDITIONS[name] for name in ("between", "heavy_pole", "delay")}
+SOME = {name: CONDITIONS[name] for name in ("between", "delay")}
 ENV = cartpole()
 AXES = parse_grid(PAPER_GRID, ENV.nominal)
 

@@ -43,7 +43,6 @@ COMMANDS = {
     "rtd_dqn in step": f"rtd_dqn {SMALL} --jobs 1",
     "rtd_dqn": f"rtd_dqn {SMALL} --jobs 2",
     "deep_rok": f"deep_rok {SMALL} --observation-noise 1 --process-noise 1e-4 --jobs 2",
-    "short": f"rtd_dqn {SMALL} --jobs 1 --episodes 60",
     "epopt": "epopt --preset tuned --hidden 4 --horizon 40 --trajectories 4 --minibatches 2 --level-iterations 2 "
     "--trial-every 20 --trial-models 4 --episodes 800 --jobs 2",
 }
@@ -168,12 +167,8 @@ def survive(name: str, how: str, kills: int, out: Path, environment: dict[str, s
     assert contents(out) == undisturbed(name)
 
 
-def test_killed_while_a_checkpoint_is_written(tmp_path: Path, environment: Any, undisturbed: Any) -> None:
-    survive("short", "writing", 1, tmp_path / "out", environment, undisturbed)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["parent", "all", "writing"])
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "short"])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_killed_five_times(name: str, how: str, tmp_path: Path, environment: Any, undisturbed: Any) -> None:
     survive(name, how, 5, tmp_path / "out", environment, undisturbed)

@@ -202,7 +202,9 @@ def q_of(run: Any, build: Any, config: Config, obs: np.ndarray) -> np.ndarray:
     return np.asarray(view.network.apply(jnp.asarray(theta), jnp.asarray(obs)))
 
 
-@pytest.mark.parametrize("more", [{}, dict(normalise=True)], ids=["plain", "normalised"])
+@pytest.mark.parametrize(
+    "more", [{}, pytest.param(dict(normalise=True), marks=pytest.mark.slow)], ids=["plain", "normalised"]
+)
 def test_memory_tells_what_one_observation_does_not(train, build, probes, more: dict[str, Any]) -> None:
     """With the last step the wind is known, and each guess earns 1."""
     config = make_config("dqn", "tuned", **QUICK, **more, memory=1)
@@ -352,6 +354,7 @@ def test_act_and_q_values_take_the_past_with_them(kalman: Run) -> None:
             method(np.zeros(4))
 
 
+@pytest.mark.slow
 def test_numbers_as_actions_are_remembered(tmp_path: Path) -> None:
     shape = dict(trajectories=4, horizon=5, trial_models=2, precision="float64")
     config = make_config("pg", "tuned", env="pendulum", memory=1, hidden=(2,), episodes=4, **shape)

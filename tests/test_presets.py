@@ -55,7 +55,8 @@ NUMBERS: dict[str, tuple[Any, Any]] = {
     "settle": (True, True),
     "normalise": (True, True),
     "robust_level": (0.2, 0.2),
-    "level_fraction": (0.6, 0.6),
+    "level_fraction": (0.45, 0.45),
+    "refine_from": (0.6, 0.6),
 }
 
 

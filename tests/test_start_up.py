@@ -221,7 +221,7 @@ def deeprok(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_same_bits_with_and_without(tmp_path: Path) -> None:
-    """Compiled, loaded, and in a process that stores nothing, a run is the same; workers store their programs too."""
+    """Compiled, loaded, and in a process that stores nothing, a run is the same."""
     runs = {}
     for name, words in {"compiled": [], "loaded": [], "off": ["--cache", "off"]}.items():
         deeprok(tmp_path, *SMALL, "--out", name, *words)
@@ -230,8 +230,12 @@ def test_same_bits_with_and_without(tmp_path: Path) -> None:
             stored = entries(tmp_path / "caches")
     assert len(set(runs.values())) == 1
     assert entries(tmp_path / "caches") == stored != {}
+
+
+@pytest.mark.slow
+def test_workers_store_their_programs(tmp_path: Path) -> None:
     deeprok(tmp_path, "--cache=elsewhere", *SMALL, "--seeds", "2", "--jobs", "2", "--out", "seeds")
-    assert entries(tmp_path / "caches") == stored
+    assert not (tmp_path / "caches").exists()
     assert any("chunk" in name for name in entries(tmp_path / "elsewhere"))
 
 

@@ -59,7 +59,7 @@ CONFIGS: dict[str, Config] = {
     "backprop": make_config("bbb_rtd", "tuned", **SMALL, explore="thompson", weight_prior="mixture"),
     "langevin": make_config("psgld_rtd", "tuned", **SMALL, explore="thompson", burn_in=50, thinning=7, members=5),
     # All that a point estimate may carry along: units, an average, a repeated action, the last steps; and best weights
-    # to end with.
+    # to go back to on the way and to end with.
     "settled": make_config(
         "rtd_dqn",
         "tuned",
@@ -72,6 +72,7 @@ CONFIGS: dict[str, Config] = {
             longest_repeat=4,
             epsilon_fraction=0.5,
             trial_tail=0.5,
+            refine_from=0.5,
             settle=True,
         ),
     ),
@@ -160,8 +161,9 @@ def test_checkpoint_holds_everything(uninterrupted) -> None:
             "run.episodes",
             "run.steps",
             "run.snapshots",
+            "run.held",
         ),
-        *("best.trial_return", "best.steps"),
+        *("best.trial_return", "best.steps", "best.progress"),
     }
     adam = {name.rpartition(".")[2] for name in tensors(uninterrupted("rtd_dqn")) if "belief.optimizer" in name}
     assert {"count", "mu", "nu"} <= adam
@@ -663,6 +665,48 @@ def test_a_settled_run_ends_with_the_better_in_the_exam(
         assert len(beliefs) == 4
         for name in beliefs:
             np.testing.assert_array_equal(stored[name], stored[name.replace("run.agent", "best")])
+
+
+def test_a_run_goes_back_to_its_best_weights_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the first trial after half of the budget, from where it learns on. Early weights are not compared."""
+    config = CONFIGS["averaged"].replace(episodes=0, steps=1000, refine_from=0.5)
+    updates = {100 * i: 100 * i - config.learner.warm_up for i in range(1, 11)}
+    score_by(monkeypatch, lambda belief: -jnp.abs(belief.updates - 1.0 * updates[100]))
+    folder = new_run(tmp_path, config)
+    train_together([folder])
+    lines = metrics(folder)
+    assert {line["steps"]: line["returned_to"] for line in lines if "returned_to" in line} == {500: 200}
+    stored = tensors(folder)
+    assert stored["run.held"] == pytest.approx(0.2)
+    assert stored["run.agent.belief.updates"] == updates[200] + 500  # from the steps that were left
+    assert stored["best.steps"] == 200
+
+
+@pytest.mark.parametrize(("slope", "kept"), [(0.0, 500), (-1.0, 200)], ids=["equal", "worse"])
+def test_of_equal_weights_to_go_back_to_the_last_are_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slope: float, kept: int
+) -> None:
+    config = CONFIGS["averaged"].replace(episodes=0, steps=500, refine_from=1.0)
+    score_by(monkeypatch, lambda belief: slope * belief.updates)
+    folder = new_run(tmp_path, config)
+    train_together([folder])
+    assert tensors(folder)["best.steps"] == kept
+
+
+def test_the_level_is_held_where_the_best_weights_had_it() -> None:
+    changes = dict(episodes=0, steps=200, refine_from=0.5, confidence="time", level_start=1.0, level_fraction=0.5)
+    config = CONFIGS["rtd_dqn"].replace(**changes, robust_level=0.2)
+    program = trainer.make_program(config)
+
+    def second_chunk(held: float) -> np.ndarray:
+        """The weights after a second half in which the level has reached its end, unless it is held."""
+        fresh = jax.vmap(program.init)(jax.random.key(0)[None])
+        states, _ = program.advance(jax.tree.map(np.array, fresh), 0)
+        states = dataclasses.replace(states, held=jnp.full_like(states.held, held))
+        return np.asarray(program.advance(states, 1)[0].agent.belief.theta)
+
+    np.testing.assert_array_equal(second_chunk(0.7), second_chunk(-1.0))
+    assert (second_chunk(0.1) != second_chunk(-1.0)).any()
 
 
 def test_the_weights_that_a_settled_run_ends_with_are_its_best_ones(uninterrupted: Callable[..., Path]) -> None:

@@ -309,7 +309,14 @@ def probe(algorithm: str, env: str, inputs: int, **changes: Any) -> Config:
     return make_readable(algorithm, "paper", **{**shared, **own, **changes})
 
 
-@pytest.mark.parametrize(("algorithm", "changes", "expected"), FORKS.values(), ids=FORKS)
+#: Of the estimators whose updates have other tests.
+SLOW_FORKS = ("bbb_rtd", "psgld_rtd", "ktd_rtd")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes", "expected"),
+    [pytest.param(*fork, id=name, marks=[pytest.mark.slow] * (name in SLOW_FORKS)) for name, fork in FORKS.items()],
+)
 def test_learns_the_known_values(train, build, probes, algorithm, changes, expected) -> None:
     config = probe(algorithm, "fork", 3, box="wind=0.5:1.5,prize=0.5:1.5", fixed_models=WEATHERS, **changes)
     run, program = train(config, chunks=4), build(config).program

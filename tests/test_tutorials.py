@@ -20,8 +20,9 @@ DOCS = Path(__file__).parent.parent / "docs"
 README = DOCS.parent / "README.md"
 PAGES = [README, *sorted([*(DOCS / "tutorials").glob("*.md"), *(DOCS / "how-to").glob("*.md")])]
 
-#: What the tests change: a training of four episodes, trials on few models, an evaluation of two in each cell.
-TRAIN = {"episodes": 4, "chunk_steps": 100, "trial_models": 2, "trial_episodes": 1}
+#: What the tests change: a training of four episodes, trials on few models, an evaluation of two in each cell. And
+#: what takes long to compile: the final exam, and several steps a round.
+TRAIN = {"episodes": 4, "chunk_steps": 100, "train_every": 1, "trial_models": 2, "trial_episodes": 1, "settle": False}
 EVALUATE = {"episodes": 2}
 
 
@@ -52,7 +53,7 @@ def reduced(words: list[str]) -> list[str]:
         if option in words:
             at = words.index(option)
             words = words[:at] + words[at + 2 :]
-        words = [*words, option, str(value)]
+        words = [*words, f"--no-{name}"] if value is False else [*words, option, str(value)]
     return words
 
 
@@ -112,6 +113,6 @@ def test_every_example_with_a_name_of_ones_own_stands_on_a_page() -> None:
 
 def test_small_sizes_replace_those_of_the_page() -> None:
     words = shlex.split("train dqn --episodes 700 --out runs/dqn")
-    small = "train dqn --out runs/dqn --episodes 4 --chunk-steps 100 --trial-models 2 --trial-episodes 1"
-    assert reduced(words) == shlex.split(small)
+    sizes = "--episodes 4 --chunk-steps 100 --train-every 1 --trial-models 2 --trial-episodes 1 --no-settle"
+    assert reduced(words) == ["train", "dqn", "--out", "runs/dqn", *sizes.split()]
     assert commands("pip install .\ndeeprok train dqn \\\n  --seed 1  # a comment") == [["train", "dqn", "--seed", "1"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -64,6 +65,7 @@ class Task(NamedTuple):
     budget: Budget
     precision: Precision
     snapshot_every: int  # episodes between snapshots of the weights; 0 for none
+    refines: bool  # whether the run goes back to its best weights on the way
     settings: Any  # the learner's
     target: TargetPart
     target_settings: Any
@@ -173,6 +175,7 @@ class Learner(NamedTuple):
       remedy: what to change when a run diverges.
       metrics: `(clock, belief) -> dict`, more numbers for a line of metrics.
       warning: what a user should know of the settings before training, if anything.
+      restored: `(state, belief) -> state`, with the weights of an earlier moment.
     """
 
     plays: PlaysSteps | PlaysTrajectories
@@ -186,6 +189,7 @@ class Learner(NamedTuple):
     remedy: str
     metrics: Callable[[Clock, Any], dict[str, float]] = lambda clock, belief: {}
     warning: str | None = None
+    restored: Callable[[Any, Any], Any] = lambda state, belief: dataclasses.replace(state, belief=belief)
 
     @property
     def chunk_steps(self) -> int:

@@ -276,6 +276,9 @@ def make_q_learner(task: Task) -> Learner:
         after = dict(belief=belief, target=copied, gains=learned.gains, statistics=learned.statistics)
         return dataclasses.replace(state, **after), fit
 
+    def restored(state: AgentState, belief: Any) -> AgentState:
+        return dataclasses.replace(state, belief=belief, target=jnp.copy(estimator.mean(belief)))
+
     def metrics(clock: Clock, belief: Any) -> dict[str, float]:
         assert task.estimator
         epsilon = float(epsilon_at(clock)) if settings.explore == "epsilon" else 0.0
@@ -300,6 +303,7 @@ def make_q_learner(task: Task) -> Learner:
         batch=settings.batch_size,
         remedy=task.estimator.remedy(task.estimator_settings),
         metrics=metrics,
+        restored=restored,
         warning=None
         if task.precision == "float64"
         else task.estimator.warning(task.estimator_settings, _context(task)),
@@ -391,6 +395,7 @@ PART = LearnerPart(
             "trial_episodes": 4,
             "trial_epsilon": 0.05,
             "trial_tail": 0.1,
+            "refine_from": 0.6,
             "settle": True,
         },
     },

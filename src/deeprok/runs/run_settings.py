@@ -79,5 +79,8 @@ class RunSettings:
     """Probability of a random action in a trial."""
     trial_tail: Share = added(1.0)
     """Worst fraction of the held-out models whose mean return is a trial's score; 1 for all of them."""
+    refine_from: Probability = added(0.0)
+    """Fraction of the budget after which the run goes back, once, to the weights that did best in the trials so far. It
+    keeps the robust level that the schedule of level_fraction had given them; 0 for never."""
     settle: bool = added(False)
     """End with the better of the last weights and those that did best in the trials, on more held-out models."""

@@ -150,6 +150,7 @@ class Config(RunSettings):
             budget=self.budget,
             precision=self.precision,
             snapshot_every=self.snapshot_every,
+            refines=self.refine_from > 0,
             settings=self.learner,
             target=parts.target,
             target_settings=self.target,

@@ -52,6 +52,10 @@ _TRIAL = _Trials(20170307)
 _EXAM = _Trials(20170308, times=8)
 
 
+#: Share of the time before a run goes back to its best weights, in which weights are not yet compared.
+_EARLY = 0.25
+
+
 @pytree_dataclass
 class Best:
     """The weights that did best in the trials on held-out models."""
@@ -59,6 +63,7 @@ class Best:
     belief: Any  # the estimator's record
     trial_return: jax.Array  # [] mean return of that trial; −∞ before the first
     steps: jax.Array  # [] int32, when it was
+    progress: jax.Array  # [1] the fraction of the budget then; [0] unless the run goes back to them on the way
 
 
 def templates(program: Program) -> tuple[RunState, Best]:
@@ -69,6 +74,7 @@ def templates(program: Program) -> tuple[RunState, Best]:
         belief=run.agent.belief,
         trial_return=jax.ShapeDtypeStruct((), theta.dtype),  # type: ignore[arg-type]
         steps=run.steps,
+        progress=run.held,
     )
     return run, best
 
@@ -130,7 +136,7 @@ def _train_group(
     # Stacked on the host and copied to the device, so that no two donated buffers are the same.
     states, best = jax.tree.map(lambda *leaves: jnp.array(np.stack(leaves)), *members)
     trial, exam = (_make_trial(config, program, trials) for trials in (_TRIAL, _EXAM))
-    measure = make_spread(program.learner)
+    measure, go_back = make_spread(program.learner), _make_return(program)
     broken: dict[int, str] = {}
     steps = np.array(states.steps)  # a copy, as the states are donated
     done = program.chunks_done(states)
@@ -157,16 +163,22 @@ def _train_group(
             unfinished = _unfinished(states, config)
             # Each run is tried when it would be if it ran alone: regularly, and when it has finished.
             due = [i for i in active if chunk % config.trial_every == 0 or i not in unfinished]
+            returns = np.zeros(len(seeds), bool)
             if due:
                 scores = trial(states.agent.belief)
+                progress = np.asarray(config.budget.progress(np.asarray(states.episodes), np.asarray(states.steps)))
+                present = _present(states, scores, progress)
                 tried = np.isin(np.arange(len(seeds)), due)
-                better = tried & np.asarray(scores > best.trial_return)
-                best = _chosen(best, states.agent.belief, scores, states.steps, better)
+                best = _chosen(best, present, tried & _better(config, present, best))
                 ended = np.isin(np.arange(len(seeds)), [i for i in due if i not in unfinished])
                 if config.settle and ended.any():
                     goes_back = ended & np.asarray(exam(best.belief) > exam(states.agent.belief))
-                    best = _chosen(best, states.agent.belief, scores, states.steps, ended & ~goes_back)
-                    states = _settled(states, best, goes_back)
+                    best = _chosen(best, present, ended & ~goes_back)
+                    states = go_back(states, best, goes_back)
+                late = tried & ~ended & (progress >= config.refine_from)
+                returns = late & np.asarray(states.held < 0).any(axis=1)
+                if returns.any():
+                    states = go_back(states, best, returns)
             spread = measure(states.agent.belief)
             before, steps = steps, np.array(states.steps)
             seconds = time.monotonic() - began
@@ -182,6 +194,8 @@ def _train_group(
                 line = metrics_line(states, log, spread, i, program.learner, config.budget, seconds)
                 if i in due:
                     line["trial_return"] = float(scores[i])
+                if returns[i]:
+                    line["returned_to"] = int(best.steps[i])
                 runs.append_metrics(folder, line)
                 if report:
                     report(folder, line)
@@ -213,6 +227,7 @@ def _read_member(
             belief=run.agent.belief,
             trial_return=np.asarray(-np.inf, best_template.trial_return.dtype),  # type: ignore[arg-type]
             steps=np.int32(0),  # type: ignore[arg-type]
+            progress=np.zeros_like(run.held),  # type: ignore[arg-type]
         )
     if folder:
         # A crash may have come between metrics and checkpoint: forget what will be done again.
@@ -246,18 +261,37 @@ def _make_trial(config: Config, program: Program, trials: _Trials) -> Callable[[
     return jax.jit(jax.vmap(trial))
 
 
+def _present(states: RunState, scores: jax.Array, progress: np.ndarray) -> Best:
+    """The present weights, with what a trial has said of them."""
+    kept = jnp.broadcast_to(jnp.asarray(progress, states.held.dtype)[:, None], states.held.shape)
+    return Best(belief=states.agent.belief, trial_return=scores, steps=states.steps, progress=kept)
+
+
+def _better(config: Config, present: Best, best: Best) -> np.ndarray:
+    """For which seeds the present weights take the place of the best so far."""
+    if not config.refine_from:
+        return np.asarray(present.trial_return > best.trial_return)
+    # Weights to go on from. Of equal ones the later have learned more; and those from the beginning may do well by
+    # chance, with values that have yet to come from far away.
+    early = np.asarray(best.progress[:, 0] < _EARLY * config.refine_from)
+    return early | np.asarray(present.trial_return >= best.trial_return)
+
+
 @jax.jit
-def _chosen(best: Best, beliefs: Any, scores: jax.Array, steps: jax.Array, present: Any) -> Best:
-    """The best weights so far; the present ones for the seeds where `present` says so."""
-    return jax.vmap(select)(present, Best(belief=beliefs, trial_return=scores, steps=steps), best)
+def _chosen(best: Best, present: Best, better: Any) -> Best:
+    """The best weights so far; the present ones for the seeds where they are better."""
+    return jax.vmap(select)(better, present, best)
 
 
-@functools.partial(jax.jit, donate_argnums=0)
-def _settled(states: RunState, best: Best, back: Any) -> RunState:
-    """The runs, of which some go back to their best weights."""
-    agent: Any = states.agent
-    belief = jax.vmap(select)(back, best.belief, agent.belief)
-    return dataclasses.replace(states, agent=dataclasses.replace(agent, belief=belief))
+def _make_return(program: Program) -> Callable[[RunState, Best, Any], RunState]:
+    """A function that takes some runs back to their best weights, whose robust level they keep."""
+
+    def go_back(states: RunState, best: Best, back: Any) -> RunState:
+        agent = jax.vmap(program.learner.restored)(states.agent, best.belief)
+        agent, held = jax.vmap(select)(back, (agent, best.progress), (states.agent, states.held))
+        return dataclasses.replace(states, agent=agent, held=held)
+
+    return jax.jit(go_back, donate_argnums=0)
 
 
 def _unfinished(states: RunState, config: Config) -> list[int]:

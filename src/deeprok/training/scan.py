@@ -47,6 +47,7 @@ class RunState:
     episodes: jax.Array  # [] int32, finished
     steps: jax.Array  # [] int32, taken
     snapshots: jax.Array  # [K, n], row k: the mean weights after (k + 1)·snapshot_every episodes; 0 until then
+    held: jax.Array  # [1] `Clock.held`; [0] unless the run goes back to its best weights on the way
 
 
 @pytree_dataclass
@@ -118,7 +119,8 @@ class _Driver(NamedTuple):
 
 
 def _clock(task: Task, run: RunState, t: jax.Array) -> Clock:
-    return Clock(t, task.budget.progress(run.episodes, run.steps))
+    progress = task.budget.progress(run.episodes, run.steps)
+    return Clock(t, progress, run.held[0]) if task.refines else Clock(t, progress)
 
 
 def _start(task: Task, learner: Learner, keys: tuple[jax.Array, jax.Array], belief: Any, episode: Any) -> RunState:
@@ -131,6 +133,7 @@ def _start(task: Task, learner: Learner, keys: tuple[jax.Array, jax.Array], beli
         episodes=jnp.int32(0),
         steps=jnp.int32(0),
         snapshots=jnp.zeros((task.snapshots, *theta.shape), theta.dtype),
+        held=jnp.full(int(task.refines), -1.0, theta.dtype),
     )
 
 
@@ -224,6 +227,7 @@ def _by_steps(task: Task, learner: Learner, plays: PlaysSteps) -> _Driver:
             episodes=run.episodes + ended,
             steps=run.steps + active,
             snapshots=run.snapshots,
+            held=run.held,
         )
         return after, (ended, earned)
 
@@ -284,6 +288,7 @@ def _by_trajectories(task: Task, learner: Learner, plays: PlaysTrajectories) -> 
             episodes=run.episodes + count * active,
             steps=run.steps + jnp.sum(played.alive, dtype=jnp.int32) * active,
             snapshots=run.snapshots,
+            held=run.held,
         )
         log = Log(
             ended=jnp.broadcast_to(active, (1, count)),

@@ -98,7 +98,7 @@ AMBIGUITY_PRESETS: dict[str, dict[str, Any]] = {
         "robust_level": 0.2,
         "confidence": "time",
         "level_start": 1.0,
-        "level_fraction": 0.6,
+        "level_fraction": 0.45,
     },
 }
 
@@ -120,7 +120,7 @@ def level_schedule(settings: AmbiguitySettings) -> Callable[[Clock, jax.Array], 
             return settings.robust_level
         if settings.confidence == "time":
             fraction = settings.level_fraction
-            done = jnp.asarray(clock.progress / fraction if fraction else clock.t / settings.level_steps)
+            done = jnp.asarray(clock.level_progress / fraction if fraction else clock.t / settings.level_steps)
         else:
             first, lately = gains
             done = jnp.where(first > 0, 1.0 - lately / jnp.where(first > 0, first, 1.0), 0.0)
