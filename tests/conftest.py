@@ -55,9 +55,10 @@ settings.load_profile("deeprok")
 
 #: The files that take longest, begun first so that the workers end together.
 LONGEST = (
-    *("training_scan", "settings", "jobs", "own_parts", "trainer", "posterior", "processors", "experiments", "policy"),
-    *("tabular_srect", "tabular_solve", "kalman_numerics", "ktd", "agents", "estimators", "singhal_wu"),
-    *("package", "regression_example"),
+    *("training_scan", "tutorials", "trainer", "jobs", "experiments", "posterior", "cli", "settings", "start_up"),
+    *("own_parts", "agents", "memory", "tabular_srect", "load", "policy", "evaluation", "balls", "tabular_solve"),
+    *("wheel", "wiring", "processors", "estimators", "covariance", "ktd", "kalman_numerics", "damaged_files"),
+    *("defaults_study", "uncertainty", "calibration", "scaling", "policy_steps"),
 )
 
 

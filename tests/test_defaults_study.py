@@ -29,6 +29,7 @@ pytestmark = pytest.mark.usefixtures("compiled_once")
 def small(algorithm: str, preset: str, **changes: Any) -> Config:
     assert preset == "default"
     tiny: dict[str, Any] = dict(hidden=(4,), batch_size=4, warm_up=20, train_every=1, chunk_steps=60, trial_models=2)
+    tiny |= dict(normalise=False, longest_repeat=1)  # which take long to compile
     return make_config(algorithm, preset, **{**tiny, **changes, "trial_episodes": 1, "trial_every": 1, "steps": 120})
 
 
@@ -260,7 +261,12 @@ def test_page_of_a_sample() -> None:
 def test_figure_of_a_sample() -> None:
     found = sample()
     found["rows"]["rocket"]["ddqn"]["seeds"]["0"]["0.05"]["worst_cell"] = -30.0  # far below random play
-    (chart,) = defaults_page.figures(found).values()
+    charts = defaults_page.figures(found)
+    assert list(charts) == ["share", "why"]
+    # Of the two only the road can tell agents apart.
+    (road,) = charts["why"].axes[0].get_yticklabels()
+    assert road.get_text() == "road\nunknown grip and drag"
+    chart = charts["share"]
     (panel,) = chart.axes
     assert [label.get_text() for label in panel.get_yticklabels()] == ["rocket", "road"]
     dots = [line.get_xdata() for line in panel.lines if line.get_marker() == "."]

@@ -16,10 +16,11 @@ import pytest
 
 from deeprok.agents.algorithms import ALGORITHMS
 from deeprok.cli.main import COMMANDS
+from deeprok.environments import ENVIRONMENTS
 from deeprok.runs.run_settings import PRESETS
 from deeprok.runs.settings import make_config
 from deeprok.uncertainty import SETS
-from studies import figures, paper, plan
+from studies import defaults, defaults_page, figures, paper, plan
 from studies.carried_over import format3_hashes, stored_rows
 from studies.kalman_page import kalman_page
 from studies.page import results_page
@@ -179,7 +180,7 @@ def test_numbers_are_those_of_the_stored_results(page: Path, stored: Any) -> Non
 
 
 #: Percentages that say how something is defined, not what was measured.
-DEFINED = {"95 %", "90 %", "91 %", "50 %", "80 %", "5 %", "30 %", "100 %"}
+DEFINED = {"0 %", "50 %", "95 %", "90 %", "91 %", "80 %", "5 %", "30 %", "100 %"}
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/claims.md", "docs/index.md", "docs/faq.md"])
@@ -198,6 +199,12 @@ def test_results_of_algorithms_name_their_source(page: Path, stored: Any) -> Non
     unmarked = stored.MARKED.sub("", text.split("## Results")[1])
     assert set(re.findall(r"\d+(?:\.\d+)? %", unmarked)) <= DEFINED
     assert not re.findall(r"\d+\.\d+ – \d+\.\d+", unmarked)
+
+
+def test_cli_page_lists_every_environment() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text()
+    listed = text.split("| environment | task |")[1].split("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)`", listed, re.MULTILINE) == sorted(ENVIRONMENTS)
 
 
 # The page of results.
@@ -284,6 +291,33 @@ def test_filters_are_of_these_settings_and_enough_seeds(filters: dict[str, Any])
             assert sorted(table[row.name]["per_seed"]["seed"] + table[row.name]["broken"]) == list(study.seeds)
     for rows in filters["deep_sea"].values():
         assert {name: len(row["first"]) for name, row in rows.items()} == {"epsilon": 20, "thompson": 20, "ucb": 20}
+
+
+# The page on the preset `default`.
+
+DEFAULTS = ROOT / "docs" / "defaults"
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[str, Any]:
+    return json.loads((DEFAULTS / "defaults.json").read_text())
+
+
+def test_page_of_the_default_is_what_its_numbers_give(measured: dict[str, Any]) -> None:
+    assert (ROOT / "docs" / "defaults.md").read_text() == defaults_page.page(measured)
+    assert {path.name for path in DEFAULTS.iterdir()} == {"defaults.json"} | {
+        f"{name}.{ending}" for name in defaults_page.figures(measured) for ending in ("png", "svg")
+    }
+
+
+def test_the_default_was_measured_as_it_is_and_with_enough_seeds(measured: dict[str, Any]) -> None:
+    assert list(measured["rows"]) == list(defaults.ENVS)
+    for env, agents in measured["rows"].items():
+        for agent, its in agents.items():
+            if its["seeds"]:
+                assert its["settings"] == make_config(agent, env=env).digest()
+                assert len(its["seeds"]) + len(its["diverged"]) >= 10
+        assert all(agents[agent]["seeds"] for agent in ("ddqn", "ddqn_dr", "rtd_dqn"))
 
 
 TABLE1 = ROOT / "docs" / "table1"

@@ -172,7 +172,13 @@ def test_checkpoint_holds_everything(uninterrupted) -> None:
 SLOW = ("backprop", "langevin")  # kept as the others are; they take long to compile
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CONFIGS])
+def each(*names: str) -> Any:
+    """A test for each of these settings, of which some are slow."""
+    marked = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in names]
+    return pytest.mark.parametrize("name", marked)
+
+
+@each(*CONFIGS)
 def test_resumed_equals_uninterrupted(uninterrupted, tmp_path: Path, name: str) -> None:
     folder = new_run(tmp_path, CONFIGS[name])
     for chunks in (1, 2):
@@ -306,7 +312,7 @@ def test_damaged_group(tmp_path: Path, text: str) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", sorted(CONFIGS.keys() - {"settled"}))
+@each(*sorted(CONFIGS.keys() - {"settled"}))
 def test_metrics_lines(uninterrupted, name: str) -> None:
     config, folder = CONFIGS[name], uninterrupted(name)
     lines = metrics(folder)
@@ -329,7 +335,7 @@ def test_metrics_lines(uninterrupted, name: str) -> None:
     assert tried == sorted(due)
 
 
-@pytest.mark.parametrize("name", sorted(CONFIGS.keys() - {"settled"}))
+@each(*sorted(CONFIGS.keys() - {"settled"}))
 def test_best_is_the_best_trial(uninterrupted, tmp_path: Path, name: str) -> None:
     folder = uninterrupted(name)
     trials = [(line["trial_return"], line["steps"]) for line in metrics(folder) if "trial_return" in line]

@@ -23,6 +23,8 @@ PAGES = [README, *sorted([*(DOCS / "tutorials").glob("*.md"), *(DOCS / "how-to")
 #: What the tests change: a training of four episodes, trials on few models, an evaluation of two in each cell. And
 #: what takes long to compile: the final exam, and several steps a round.
 TRAIN = {"episodes": 4, "chunk_steps": 100, "train_every": 1, "trial_models": 2, "trial_episodes": 1, "settle": False}
+#: On all pages but the README: the preset `default` has more to compile.
+PLAIN = {"preset": "tuned", **TRAIN}
 EVALUATE = {"episodes": 2}
 
 
@@ -45,7 +47,7 @@ def commands(code: str) -> list[list[str]]:
 
 def reduced(words: list[str]) -> list[str]:
     """The command with small sizes."""
-    sizes = {"train": TRAIN, "evaluate": EVALUATE}.get(words[0], {})
+    sizes = {"train": PLAIN, "evaluate": EVALUATE}.get(words[0], {})
     if "--resume" in words:
         return words
     for name, value in sizes.items():
@@ -70,12 +72,12 @@ def compiled_for_all() -> Iterator[None]:
 
 
 @pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Small sizes, a folder of its own from which modules can be imported, and one process."""
     make_config, evaluate = deeprok.make_config, deeprok.evaluate
 
     def small_config(*args: Any, **settings: Any) -> Any:
-        return make_config(*args, **{**settings, **TRAIN})
+        return make_config(*args, **{**settings, **(TRAIN if page == README else PLAIN)})
 
     def small_evaluation(*args: Any, **options: Any) -> Any:
         return evaluate(*args, **{**options, **EVALUATE})
@@ -113,6 +115,8 @@ def test_every_example_with_a_name_of_ones_own_stands_on_a_page() -> None:
 
 def test_small_sizes_replace_those_of_the_page() -> None:
     words = shlex.split("train dqn --episodes 700 --out runs/dqn")
-    sizes = "--episodes 4 --chunk-steps 100 --train-every 1 --trial-models 2 --trial-episodes 1 --no-settle"
+    sizes = (
+        "--preset tuned --episodes 4 --chunk-steps 100 --train-every 1 --trial-models 2 --trial-episodes 1 --no-settle"
+    )
     assert reduced(words) == ["train", "dqn", "--out", "runs/dqn", *sizes.split()]
     assert commands("pip install .\ndeeprok train dqn \\\n  --seed 1  # a comment") == [["train", "dqn", "--seed", "1"]]

@@ -17,7 +17,20 @@ import pytest
 
 CHECKOUT = Path(__file__).parents[1]
 SMALL = [
-    *("--hidden", "4", "--episodes", "10", "--horizon", "30", "--models", "2", "--batch-size", "3"),
+    *(
+        "--preset",
+        "tuned",
+        "--hidden",
+        "4",
+        "--episodes",
+        "10",
+        "--horizon",
+        "30",
+        "--models",
+        "2",
+        "--batch-size",
+        "3",
+    ),
     *("--warm-up", "10", "--chunk-steps", "100", "--trial-models", "2"),
 ]
 

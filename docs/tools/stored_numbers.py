@@ -29,13 +29,15 @@ def pages() -> list[Path]:
 @functools.cache
 def values() -> dict[str, Any]:
     """What the comments may name: the stored results, and the ways to write them."""
-    results, kalman, table1 = (
-        json.loads((ROOT / "docs" / name / f"{name}.json").read_text()) for name in ("results", "kalman", "table1")
+    results, kalman, table1, defaults = (
+        json.loads((ROOT / "docs" / name / f"{name}.json").read_text())
+        for name in ("results", "kalman", "table1", "defaults")
     )
     return {
         "results": results,
         "kalman": kalman,
         "table1": table1,
+        "defaults": defaults,
         "benchmarks": json.loads((ROOT / "benchmarks" / "results.json").read_text()),
         "tuned": results["agents"],  # 20 seeds
         "paper": results["studies"]["paper"],  # 10 seeds
@@ -62,6 +64,9 @@ def values() -> dict[str, Any]:
         "episodes": episodes,
         "table_row": table_row,
         "covered": covered,
+        "share": share,
+        "shares": shares,
+        "reach": reach,
         "seeds_of": lambda row: str(row["seeds"]),
         "min": min,
         "max": max,
@@ -163,6 +168,35 @@ def table_row(row: dict[str, Any]) -> str:
 def covered(calibration: dict[str, Any]) -> str:
     """Empirical coverage of the 95 % intervals."""
     return f"{100 * calibration['coverage'][calibration['levels'].index(0.95)]:.0f} %"
+
+
+def _shares(agent: str, *envs: str) -> list[float]:
+    """Of each seed on these environments the worst cell's share, from 0 for random play to 1 for the reference."""
+    found = values()["defaults"]
+    epsilon = f"{found['epsilons'][0]:g}"
+    each = []
+    for env in envs:
+        known = found["references"][env][epsilon]
+        random, reference = known["random"]["worst_cell"], known["worst_case"]["worst_cell"]
+        seeds = found["rows"][env][agent]["seeds"].values()
+        each += [(seed[epsilon]["worst_cell"] - random) / (reference - random) for seed in seeds]
+    return each
+
+
+def share(agent: str, env: str) -> str:
+    """Mean over seeds of the worst cell's share of the reference."""
+    return percent(statistics.mean(_shares(agent, env)), 0).replace("-", "−")
+
+
+def shares(env: str, *agents: str) -> str:
+    """The same of several agents, as cells of a table, with how many seeds reach 95 %."""
+    return " | ".join(f"{share(agent, env)}, {reach(agent, env)}" for agent in agents)
+
+
+def reach(agent: str, *envs: str) -> str:
+    """How many seeds reach 95 % of the reference's worst cell."""
+    found = _shares(agent, *envs)
+    return f"{sum(one >= 0.95 for one in found)} of {len(found)}"
 
 
 def computed(expression: str) -> str:
