@@ -55,10 +55,10 @@ settings.load_profile("deeprok")
 
 #: The files that take longest, begun first so that the workers end together.
 LONGEST = (
-    *("training_scan", "tutorials", "trainer", "jobs", "experiments", "posterior", "cli", "settings", "start_up"),
+    *("training_scan", "tutorials", "trainer", "jobs", "posterior", "cli", "settings", "start_up"),
     *("own_parts", "agents", "memory", "tabular_srect", "load", "policy", "evaluation", "balls", "tabular_solve"),
     *("wheel", "wiring", "processors", "estimators", "covariance", "ktd", "kalman_numerics", "damaged_files"),
-    *("defaults_study", "uncertainty", "calibration", "scaling", "policy_steps"),
+    *("defaults_study", "experiments", "uncertainty", "calibration", "scaling", "policy_steps"),
 )
 
 

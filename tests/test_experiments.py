@@ -102,6 +102,7 @@ FIELDS = {
 }
 
 
+@pytest.mark.slow
 def test_results_have_every_field(reproduced: Reproduced) -> None:
     saved = json.loads((reproduced.out / "report" / "results" / "results.json").read_text())
     assert saved == json.loads(json.dumps(reproduced.second))
@@ -119,6 +120,7 @@ def test_results_have_every_field(reproduced: Reproduced) -> None:
     assert saved["agents"]["dqn"]["curve"]["episodes"] == [2, 4]
 
 
+@pytest.mark.slow
 def test_seeds_add_up_and_nothing_is_done_twice(reproduced: Reproduced) -> None:
     assert len(reproduced.trained) == len(reproduced.scored) == 4
     assert {path: path.stat().st_mtime_ns for path in reproduced.trained} == reproduced.trained
@@ -130,6 +132,7 @@ def test_seeds_add_up_and_nothing_is_done_twice(reproduced: Reproduced) -> None:
         assert after["return"][:1] == before["return"]
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_runs(reproduced: Reproduced) -> None:
     found = reproduced.second["agents"]["deep_rok"]
     with pytest.MonkeyPatch.context() as patch:
@@ -142,6 +145,7 @@ def test_scores_are_those_of_the_runs(reproduced: Reproduced) -> None:
     assert score["curve"]["episodes"] == [2, 4]
 
 
+@pytest.mark.slow
 def test_table_page_and_figures(reproduced: Reproduced) -> None:
     for name, row in reproduced.first["agents"].items():
         assert any(name in line and f"{row['iqm_return']:.1f}" in line for line in reproduced.text.splitlines())

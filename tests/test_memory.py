@@ -401,6 +401,7 @@ def test_damaged_layouts(kalman: Run, tmp_path: Path, memory: Any) -> None:
         read_policy(path)
 
 
+@pytest.mark.slow
 def test_calibration_where_the_past_tells_nothing_of_the_model(kalman: Run, tmp_path: Path) -> None:
     assert deeprok.calibrate(kalman, states=5).points == 10
     sampled = train_run(make_config("ekf_dqn", "tuned", **SMALL, acting="sampled"), tmp_path / "run")

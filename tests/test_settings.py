@@ -51,7 +51,7 @@ from deeprok.training.scan import Log, Program, RunState, make_program
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 #: The rows that read most; the others are combinations of the same parts, and only a mistake in the row itself would
 #: show in them alone.
-RICHEST = ("rtd_dqn", "deep_rok", "epopt")
+RICHEST = ("rtd_dqn", "deep_rok")
 richest_first = pytest.mark.parametrize(
     "algorithm", [pytest.param(name, marks=[] if name in RICHEST else pytest.mark.slow) for name in ALGORITHMS]
 )

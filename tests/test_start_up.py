@@ -166,6 +166,7 @@ def test_programs_are_loaded_the_second_time(tmp_path: Path) -> None:
     assert entries(tmp_path) == stored
 
 
+@pytest.mark.slow
 def test_damaged_entries_are_replaced(tmp_path: Path) -> None:
     _, *expected = compiled(tmp_path)
     whole = entries(tmp_path)
@@ -220,6 +221,7 @@ def deeprok(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=bare(folder), cwd=folder, capture_output=True, text=True, check=True)
 
 
+@pytest.mark.slow
 def test_same_bits_with_and_without(tmp_path: Path) -> None:
     """Compiled, loaded, and in a process that stores nothing, a run is the same."""
     runs = {}

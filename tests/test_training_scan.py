@@ -231,7 +231,9 @@ def inside_loops(hlo: str) -> Iterator[str]:
             waiting.extend(called)
 
 
-@pytest.mark.parametrize(("batching", "updates"), [("averaged", 1), ("averaged", 3), ("joint", 1)])
+@pytest.mark.parametrize(
+    ("batching", "updates"), [("averaged", 1), pytest.param("averaged", 3, marks=pytest.mark.slow), ("joint", 1)]
+)
 def test_neither_replay_nor_covariance_is_copied(build, batching: str, updates: int) -> None:
     size: dict[str, Any] = dict(models=2, hidden=(3,), chunk_steps=10, episodes=31, seed=0)
     config = settings("deep_rok", batching=batching, updates=updates, **size)
@@ -309,8 +311,8 @@ def probe(algorithm: str, env: str, inputs: int, **changes: Any) -> Config:
     return make_readable(algorithm, "paper", **{**shared, **own, **changes})
 
 
-#: Of the estimators whose updates have other tests.
-SLOW_FORKS = ("bbb_rtd", "psgld_rtd", "ktd_rtd")
+#: Those of which every part is also tested in the others, or by itself.
+SLOW_FORKS = ("dqn", "ekf_dqn joint", "bbb_rtd", "psgld_rtd", "ktd_rtd")
 
 
 @pytest.mark.parametrize(
