@@ -16,7 +16,7 @@ from rich.console import Console
 
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config, make_config
-from studies import defaults, defaults_page, plan
+from studies import defaults, defaults_page, measured, plan
 from studies.__main__ import STUDIES
 from studies.engine import Options, Run, run_study
 from studies.screening import Case, case_of
@@ -57,14 +57,14 @@ class Work:
         self.trained: list[Any] = []
         self.examined: list[Any] = []
         self.done = 0.0
-        for name, said in (("train", self.trained), ("examined", self.examined)):
-            monkeypatch.setattr(defaults, name, self._counted(getattr(defaults, name), said))
+        for module, name, said in ((measured, "train", self.trained), (defaults, "examined", self.examined)):
+            monkeypatch.setattr(module, name, self._counted(getattr(module, name), said))
 
     def _counted(self, original: Callable[..., Any], said: list[Any]) -> Callable[..., Any]:
-        def counted(*args: Any) -> Any:
+        def counted(*args: Any, **named: Any) -> Any:
             its: Sequence[Run] = next(arg for arg in args if isinstance(arg, list))
             said.append((its[0].row.changes["env"], [run.seed for run in its]))
-            return original(*args)
+            return original(*args, **named)
 
         return counted
 
@@ -143,14 +143,14 @@ def examine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, list[int
         def runs_of(out: Path, compared: plan.Comparison) -> list[Any]:
             return [SimpleNamespace(seed=seed, finished=seed not in broken) for seed in compared.seeds]
 
-        for name, stand_in in (("examined", finished), ("runs_of", runs_of)):
-            monkeypatch.setattr(defaults, name, stand_in)
+        monkeypatch.setattr(defaults, "examined", finished)
+        monkeypatch.setattr(measured, "runs_of", runs_of)
         for name in ("prepare", "train"):
-            monkeypatch.setattr(defaults, name, lambda *_: None)
+            monkeypatch.setattr(measured, name, lambda *_: None)
         options = Options(seeds=seeds, out=path.parent, episodes=5)
         work: list[float] = []
         defaults.measure(options, path, lambda what, part: work.append(part))
-        assert sum(work) == pytest.approx(seeds * len(ENVS) * (defaults._TRAINING["ddqn"] + defaults._EXAM))
+        assert sum(work) == pytest.approx(seeds * len(ENVS) * (defaults._TRAINING["ddqn"] + measured.EXAM))
         return made
 
     return examine
@@ -193,17 +193,11 @@ def test_rows_of_other_settings_are_measured_again(tmp_path: Path, examine: Call
 
 def test_scores_of_a_run() -> None:
     returns = np.arange(40.0).reshape(5, 8)[::-1] - 7.0
-    one: Any = SimpleNamespace(
-        mean_return=returns,
-        success=np.linspace(0.25, 1.0, 40).reshape(5, 8),
-        overall=SimpleNamespace(success=0.625, mean_return=12.5),
-    )
     # Four of forty cells: −7, −6, −5 and −4.
-    assert defaults.scores(one) == {
+    assert measured.scores(returns, np.linspace(0.25, 1.0, 40).reshape(5, 8)) == {
         "success": 0.625, "mean_return": 12.5, "worst_cell": -7.0, "cvar10": -5.5, "worst_success": 0.25,
     }  # fmt: skip
-    one.mean_return = np.array([[3.0, 1.0, 2.0]])
-    assert defaults.scores(one)["cvar10"] == 1.0  # at least one cell
+    assert measured.scores(np.array([[3.0, 1.0, 2.0]]), np.ones((1, 3)))["cvar10"] == 1.0  # at least one cell
 
 
 def sample() -> dict[str, Any]:
@@ -278,7 +272,7 @@ def test_figure_of_a_sample() -> None:
 
 
 def test_references_are_those_of_the_environments_page() -> None:
-    known = defaults.references()
+    known = measured.references(defaults.ENVS)
     assert set(known) == set(defaults.ENVS)
     path = Path(__file__).parent.parent / "docs" / "environments" / "environments.json"
     road = json.loads(path.read_text())["environments"]["road"]["0.05"]
