@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,17 +24,18 @@ def relative(found: Mapping[str, Any], env: str, agent: str, epsilon: float) -> 
     """Of each seed the return in its worst cell, from 0 for random play to 1 for the reference's worst cell."""
     known = found["references"][env][f"{epsilon:g}"]
     random, reference = known["random"]["worst_cell"], known[_REFERENCE]["worst_cell"]
-    return [(worst - random) / (reference - random) for worst in _each(found, env, agent, epsilon, "worst_cell")]
+    return [(worst - random) / (reference - random) for worst in each(found, env, agent, epsilon, "worst_cell")]
 
 
-def _each(found: Mapping[str, Any], env: str, agent: str, epsilon: float, score: str) -> list[float]:
+def each(found: Mapping[str, Any], env: str, agent: str, epsilon: float, score: str) -> list[float]:
+    """A score of each seed."""
     return [seed[f"{epsilon:g}"][score] for seed in found["rows"][env][agent]["seeds"].values()]
 
 
-def diverged(found: Mapping[str, Any]) -> str:
+def diverged(found: Mapping[str, Any], called: Callable[[str], str] = title) -> str:
     """A sentence on the seeds that diverged, if any did."""
     broken = [
-        f"`{env}`, {title(agent)}: {', '.join(map(str, its['diverged']))}"
+        f"`{env}`, {called(agent)}: {', '.join(map(str, its['diverged']))}"
         for env, agents in found["rows"].items()
         for agent, its in agents.items()
         if its.get("diverged")
@@ -42,10 +43,10 @@ def diverged(found: Mapping[str, Any]) -> str:
     return f"Seeds that diverged, which are in no mean: {'; '.join(broken)}." if broken else "No seed diverged."
 
 
-def missing(found: Mapping[str, Any]) -> str:
+def missing(found: Mapping[str, Any], called: Callable[[str], str] = title) -> str:
     """A sentence on the agents that have no numbers yet, if any has none."""
     agents = next(iter(found["rows"].values()))
-    without = [title(agent) for agent in agents if not any(its[agent]["seeds"] for its in found["rows"].values())]
+    without = [called(agent) for agent in agents if not any(its[agent]["seeds"] for its in found["rows"].values())]
     return f" Not measured yet: {', '.join(without)}." if without else ""
 
 
@@ -70,9 +71,9 @@ def table(found: Mapping[str, Any], epsilon: float, short: bool = False) -> Line
                     interval(share.interval, 100, ".0f"),
                     f"{100 * min(shares):.0f}",
                     f"{sum(s >= BAR for s in shares)} of {len(shares)}",
-                    f"{np.mean(_each(found, env, agent, epsilon, 'worst_cell')):.3g}",
-                    f"{np.mean(_each(found, env, agent, epsilon, 'cvar10')):.3g}",
-                    f"{100 * np.mean(_each(found, env, agent, epsilon, 'success')):.0f}",
+                    f"{np.mean(each(found, env, agent, epsilon, 'worst_cell')):.3g}",
+                    f"{np.mean(each(found, env, agent, epsilon, 'cvar10')):.3g}",
+                    f"{100 * np.mean(each(found, env, agent, epsilon, 'success')):.0f}",
                 ]
             )
     return lines

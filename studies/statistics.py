@@ -60,6 +60,33 @@ def estimate(statistic: Callable[..., np.ndarray], *samples: Sequence[float]) ->
     return Estimate(value, (float(low), float(high)))
 
 
+def mean_of(scores: Sequence[float]) -> Estimate:
+    """The mean over seeds with Student's 95 % interval, which at ten seeds is closer to 95 % than a bootstrap's."""
+    values = np.asarray(scores, float)
+    return _around(float(np.mean(values)), [values])
+
+
+def difference(first: Sequence[float], second: Sequence[float]) -> Estimate:
+    """The first agent's mean minus the second's, with Welch's 95 % interval."""
+    values = [np.asarray(scores, float) for scores in (first, second)]
+    return _around(float(np.mean(values[0]) - np.mean(values[1])), values)
+
+
+def _around(value: float, samples: Sequence[np.ndarray]) -> Estimate:
+    """Student's interval for a sum or difference of means; the degrees of freedom are Welch's."""
+    from scipy import stats
+
+    if min(len(sample) for sample in samples) < 2:
+        return Estimate(value, None)
+    squares = [float(np.var(sample, ddof=1)) / len(sample) for sample in samples]
+    total = sum(squares)
+    if not total:
+        return Estimate(value, (value, value))
+    freedom = total**2 / sum(square**2 / (len(sample) - 1) for square, sample in zip(squares, samples, strict=True))
+    half = float(stats.t.ppf(0.975, freedom)) * total**0.5
+    return Estimate(value, (value - half, value + half))
+
+
 def failures(scores: Sequence[float], threshold: float) -> int:
     """How many seeds score below a threshold."""
     return int(np.sum(np.asarray(scores) < threshold))

@@ -58,7 +58,7 @@ LONGEST = (
     *("training_scan", "tutorials", "trainer", "jobs", "posterior", "cli", "settings", "start_up"),
     *("own_parts", "agents", "memory", "tabular_srect", "load", "policy", "evaluation", "balls", "tabular_solve"),
     *("wheel", "wiring", "processors", "estimators", "covariance", "ktd", "kalman_numerics", "damaged_files"),
-    *("defaults_study", "experiments", "uncertainty", "calibration", "scaling", "policy_steps"),
+    *("defaults_study", "robustness_study", "experiments", "uncertainty", "calibration", "scaling", "policy_steps"),
 )
 
 
