@@ -51,7 +51,9 @@ def seeds_figure(found: Found, score: Score, label: str, limits: tuple[float, fl
             values, colour = score(found, env, name), _colour(name)
             mean = mean_of(values)
             dots = np.clip(100 * np.array(values), *limits)
-            panel.plot(dots, np.full(len(dots), height), ".", color=colour, markersize=5, alpha=0.45, linewidth=0)
+            panel.plot(
+                dots, np.full(len(dots), height + 0.22), ".", color=colour, markersize=5, alpha=0.45, linewidth=0
+            )
             centre = float(np.clip(100 * mean.value, *limits))
             panel.plot(centre, height, "|", color=colour, markersize=12, markeredgewidth=2.5)
             if mean.interval:

@@ -95,7 +95,7 @@ def _apart(found: Found, env: str, first: str, second: str, score: Score) -> Est
 def sentence(found: Found, first: str, second: str, score: Score) -> str:
     """What the intervals say of two rows."""
     said = verdict(found, first, second, score)
-    groups = {"above on": said.above, "below on": said.below, "can't be told apart on": said.open}
+    groups = {"above on": said.above, "below on": said.below, "inconclusive on": said.open}
     parts = [f"{what} {', '.join(f'`{env}`' for env in envs)}" for what, envs in groups.items() if envs]
     return (
         f"**{title_of(found, first)}** against {title_of(found, second)}: above on {len(said.above)} of "

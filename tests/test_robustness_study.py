@@ -306,7 +306,7 @@ def test_verdicts_and_sentences() -> None:
     assert robustness_page.verdict(found, "kl", "dr", share) == ([], [], [])
     assert robustness_page.sentence(found, "dr_memory4", "dr", share) == (
         "**domain randomisation, memory 4** against domain randomisation: above on 1 of 2, below on 0 (above on "
-        "`rocket`; can't be told apart on `road`)."
+        "`rocket`; inconclusive on `road`)."
     )
     # One seed has no interval, and decides nothing.
     found["rows"]["road"]["cvar"]["seeds"] = {"0": found["rows"]["road"]["cvar"]["seeds"]["0"]}
