@@ -294,6 +294,12 @@ OTHERS: dict[str, dict[str, tuple[str, Any]]] = {
         "target_trajectories": ("4", 4),
         "particles": ("20", 20),
         "target_noise": ("0.1", 0.1),
+        "critic": ("kalman", "kalman"),
+        "critic_hidden": ("8 4", (8, 4)),
+        "critic_updates": ("7", 7),
+        "critic_batch": ("9", 9),
+        "critic_noise": ("0.5", 0.5),
+        "critic_drift": ("0", 0.0),
         "trajectory_set": ("kl", "kl"),
         "trajectory_level": ("0.5", 0.5),
         "level_iterations": ("0", 0),
@@ -302,15 +308,24 @@ OTHERS: dict[str, dict[str, tuple[str, Any]]] = {
 }
 
 
+#: Refused beside a Kalman critic.
+ADAM_CRITIC: dict[str, Any] = {"critic_rate": 0.5}
+
+
 @pytest.mark.parametrize("algorithm", OTHERS)
 def test_every_setting_of_a_part_is_an_option(untrained, tmp_path: Path, algorithm: str) -> None:
     changes = OTHERS[algorithm]
     config = make_config(algorithm)
     parts = (config.estimator,) if config.estimator else (config.learner, config.target)
-    assert set(changes) == {f.name for part in parts for f in dataclasses.fields(part)}
+    assert set(changes) == {f.name for part in parts for f in dataclasses.fields(part)} - set(ADAM_CRITIC)
     words = [word for name, (text, _) in changes.items() for word in (flag(name), *text.split())]
     config = config_of(algorithm, *words, out=tmp_path / "run")
     assert config == make_config(algorithm, **{name: value for name, (_, value) in changes.items()})
+
+
+def test_the_setting_of_another_critic_is_an_option(untrained, tmp_path: Path) -> None:
+    config = config_of("pg", "--critic", "adam", "--critic-rate", "0.5", out=tmp_path / "run")
+    assert config == make_config("pg", critic="adam", **ADAM_CRITIC)
 
 
 @pytest.mark.parametrize(

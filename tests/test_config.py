@@ -208,6 +208,11 @@ NUMBERS: dict[str, list[Any]] = {
     "target_trajectories": [0],
     "particles": [9],
     "target_noise": [0.0],
+    "critic_updates": [0, 1.5],
+    "critic_batch": [0],
+    "critic_rate": [0.0, -1.0, NAN],
+    "critic_noise": [0.0, INF],
+    "critic_drift": [1.0, -0.1, NAN],
 }
 
 

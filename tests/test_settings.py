@@ -82,6 +82,8 @@ BASES: dict[str, dict[str, Any]] = {
     "policy_gradient": dict(**TINY, trajectories=4, epochs=2, minibatches=2, entropy=0.01, level_iterations=3),
 }
 
+NETWORK_CRITIC: dict[str, Any] = dict(critic="kalman", critic_hidden=(2,), critic_updates=2, critic_batch=2)
+
 TARGET: dict[str, Any] = dict(acting="sampled", target="gravity=5", particles=10)
 
 DEEP_SEA: dict[str, Any] = dict(env="deep_sea")
@@ -221,6 +223,13 @@ OWN_CHANGES: dict[str, dict[str, Change]] = {
         "target_trajectories": Change(3, TARGET),
         "particles": Change(11, TARGET),
         "target_noise": Change(0.02, TARGET),
+        "critic": Change("adam"),
+        "critic_hidden": Change((3,), NETWORK_CRITIC),
+        "critic_updates": Change(3, NETWORK_CRITIC),
+        "critic_batch": Change(3, NETWORK_CRITIC),
+        "critic_rate": Change(0.2, dict(critic="adam")),
+        "critic_noise": Change(0.3, NETWORK_CRITIC),
+        "critic_drift": Change(0.02, NETWORK_CRITIC),
     },
 }
 
@@ -464,7 +473,7 @@ Part = Callable[[Config, Program], Any]
 SHOWS: dict[str, Part] = {
     **dict.fromkeys(("integrator", "failing_reward", "nominal", "chunk_steps"), chunk),
     **dict.fromkeys(("box", "models", "draw", "edges", "fixed_models", "acting"), chunk),
-    **dict.fromkeys(("prior_covariance", "initial_deviation", "source_spread"), start),
+    **dict.fromkeys(("prior_covariance", "initial_deviation", "source_spread", "critic_noise"), start),
     "observation_noise": start_and_agent,  # the extended Kalman filter stores it, the other estimators compile it
     **dict.fromkeys(("trial_models", "trial_episodes", "trial_epsilon", "trial_tail"), trial),
     **dict.fromkeys(("seed", "prior", "trial_every", "refine_from", "settle"), folder),

@@ -43,6 +43,7 @@ class Fit(NamedTuple):
 
     loss: jax.Array  # [] half the mean squared innovation y − h(θ, x)
     health: Health | None  # None for a point estimate
+    measures: dict[str, jax.Array] | None = None  # more numbers [] that a learner has, by their name in the metrics
 
 
 class UpdateFunction(Protocol):

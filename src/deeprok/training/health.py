@@ -57,6 +57,8 @@ def metrics_line(
         if log.fit.health:
             health = jax.tree.map(lambda column: np.asarray(column[i])[updates], log.fit.health)
             line |= _health(health, len(losses) * learner.batch)
+        for name, column in (log.fit.measures or {}).items():
+            line[name] = float(np.asarray(column[i])[updates].mean())
     if spread:
         line |= {"trace": float(spread.trace[i]), "variances": [float(spread.least[i]), float(spread.largest[i])]}
     belief = jax.tree.map(lambda leaf: leaf[i], states.agent.belief)

@@ -21,6 +21,8 @@ import optax
 
 from deeprok.agents.clock import Clock
 from deeprok.agents.learner import Learner, LearnerPart, Played, PlaysTrajectories, Task, View, gigabytes
+from deeprok.agents.network import Hidden
+from deeprok.agents.policy.critic import Critic, critic_network, explained_variance, linear_critic, network_critic
 from deeprok.agents.policy.objectives import Objective
 from deeprok.agents.policy.sources import Source, draw, posterior, seek_worst, to_models, to_points, wide_source
 from deeprok.agents.policy.steps import (
@@ -32,16 +34,17 @@ from deeprok.agents.policy.steps import (
     natural_step,
     proximal_steps,
     returns_to_go,
-    ridge,
-    time_features,
 )
 from deeprok.core.errors import DeeprokError, shown
-from deeprok.core.fields import Count, InnerFraction, NotNegative, Positive, Probability, at_least
+from deeprok.core.fields import Count, Fraction, InnerFraction, NotNegative, Positive, Probability, added, at_least
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import Model, with_model
 from deeprok.environments.rollout import Step, play_trajectories
-from deeprok.estimators import Fit
+from deeprok.estimators import Fit, KalmanConfig, block, ekf, gradient
+from deeprok.estimators.kalman import PART as KALMAN
 from deeprok.uncertainty import parse_values, sample_box
+
+CriticKind = Literal["linear", "adam", "kalman"]
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,20 @@ class PolicySettings:
     """Models weighed by how well they predict the target's trajectories."""
     target_noise: Positive = 0.01
     """Standard deviation of the target's next observation around a model's, in units of observation_scale."""
+    critic: CriticKind = added("linear")
+    """Baseline: linear in features, or a network whose weights are kept by Adam or by the extended Kalman filter."""
+    critic_hidden: Hidden = added((32, 32))
+    """Units of each hidden layer of the critic's network."""
+    critic_updates: Count = added(200)
+    """Mini-batches that the critic's network learns from in an iteration."""
+    critic_batch: Count = added(16)
+    """Steps in each of them."""
+    critic_rate: Positive = added(1e-3)
+    """Step size α of Adam for the critic."""
+    critic_noise: Positive = added(0.1)
+    """Variance of the targets around V that the critic's Kalman filter assumes, where targets are of size one."""
+    critic_drift: Fraction = added(0.003)
+    """η of the critic's Kalman filter: before an update the covariance grows by 1 / (1 − η), as the values move."""
 
 
 @pytree_dataclass
@@ -96,7 +113,7 @@ class PolicyState:
     """Everything a policy gradient carries from one iteration to the next."""
 
     belief: PolicyBelief
-    baseline: jax.Array  # [F] weights of the features
+    baseline: Any  # the critic's state: of the linear one its weights [F]
     optimizer: Any  # optax state; empty for the natural gradient
     source: Source  # what models are drawn from
     adversary: Source  # where it looks for the policy's worst model
@@ -107,6 +124,35 @@ _LEAST_SPREAD = 0.01
 _GRADIENT_NORM = 0.5
 _LIKELIHOODS_AT_ONCE = 50
 
+#: P₀ of the critic's filter: the network's first weights are of that size squared.
+_CRITIC_PRIOR = 0.1
+
+
+def make_critic(settings: PolicySettings, scale: tuple[float, ...]) -> Critic:
+    """The critic as the settings describe it.
+
+    Args:
+      settings: of the policy gradient.
+      scale: [D] a typical size of each observation.
+    """
+    if settings.critic == "linear":
+        return linear_critic(scale)
+    network = critic_network(len(scale), settings.critic_hidden)
+    if settings.critic == "adam":
+        estimator = gradient("adam", settings.critic_rate)
+    else:
+        # Blocks by neuron: a full covariance of that many weights would cost more than all the rest of an iteration.
+        estimator = ekf(
+            observation_noise=settings.critic_noise,
+            process_noise=0.0,
+            prior_covariance=_CRITIC_PRIOR,
+            batching="joint",
+            covariance=block(*network.neurons),
+            fading=settings.critic_drift,
+            variance_cap=_CRITIC_PRIOR,
+        )
+    return network_critic(scale, network, estimator, settings.critic_updates, settings.critic_batch)
+
 
 def make_policy_gradient(task: Task) -> Learner:
     """A policy gradient as the settings describe it."""
@@ -115,7 +161,7 @@ def make_policy_gradient(task: Task) -> Learner:
     count = settings.trajectories
     distribution = (gaussian if env.actions.continuous else categorical)(len(env.actions))
     surrogate = make_surrogate(network, distribution)
-    features = time_features(jnp.zeros((1, 1, len(env.observation_scale))), env.observation_scale).shape[-1]
+    critic = make_critic(settings, env.observation_scale)
     rule = optax.chain(optax.clip_by_global_norm(_GRADIENT_NORM), optax.adam(settings.learning_rate, eps=1e-5))
     objective: Objective = task.target.make(task.target_settings)
     models = task.models.size if task.acting == "member" else count
@@ -135,7 +181,7 @@ def make_policy_gradient(task: Task) -> Learner:
         source = dataclasses.replace(everywhere, deviation=jnp.full(len(box), spread)) if spread else everywhere
         return PolicyState(
             belief=belief,
-            baseline=jnp.zeros(features),
+            baseline=critic.init(jax.random.fold_in(key, 1)),
             optimizer=rule.init(weights) if settings.inner == "ppo" else (),
             source=jax.tree.map(jnp.copy, source),
             adversary=everywhere,
@@ -175,22 +221,23 @@ def make_policy_gradient(task: Task) -> Learner:
     ) -> tuple[PolicyState, Fit]:
         assert played
         returns = returns_to_go(played.steps.reward, task.discount)[0]
-        improved, loss = improve(state, played.steps, objective.weights(returns, models, clock.t), key)
+        improved, fit = improve(state, played.steps, objective.weights(returns, models, clock.t), key)
         if searched:
             mean = returns.reshape(-1, models).mean(axis=0)[models - searched :]
             points = to_points(played.models, box)[models - searched :]
             improved = dataclasses.replace(improved, adversary=seek_worst(state.adversary, points, mean))
-        return improved, Fit(loss, None)
+        return improved, fit
 
-    def improve(state: PolicyState, played: Step, weight: jax.Array, key: jax.Array) -> tuple[PolicyState, jax.Array]:
-        """A policy that does better on trajectories of these weights, and the baseline's error."""
+    def improve(state: PolicyState, played: Step, weight: jax.Array, key: jax.Array) -> tuple[PolicyState, Fit]:
+        """A policy that does better on trajectories of these weights, and how good the baseline was."""
         drawn, outputs = played.note
         share = jnp.where(played.alive, weight, 0.0)
         share = share / jnp.sum(share)
-        x = time_features(played.obs, env.observation_scale)
-        value = x @ state.baseline
+        x = critic.inputs(played.obs)
+        value = critic.value(state.baseline, x)
         goal = returns_to_go(played.reward, task.discount)
         advantage = advantages(played.reward, value, played.alive, task.discount, settings.gae_lambda)
+        targets = value + advantage if critic.bootstraps else goal
         centred = advantage - jnp.sum(share * advantage)
         advantage = centred / (jnp.sqrt(jnp.sum(share * centred**2)) + 1e-8)
         belief = state.belief
@@ -225,10 +272,16 @@ def make_policy_gradient(task: Task) -> Learner:
         improved = dataclasses.replace(
             state,
             belief=PolicyBelief(theta=weights[:n], log_deviation=weights[n:], updates=belief.updates + 1),
-            baseline=ridge(x, goal, share),
+            baseline=critic.fit(state.baseline, x, targets, share, jax.random.fold_in(key, 1)),
             optimizer=optimizer,
         )
-        return improved, 0.5 * jnp.sum(share * (goal - value) ** 2)
+        loss = 0.5 * jnp.sum(share * (goal - value) ** 2)
+        if settings.critic == "linear":
+            return improved, Fit(loss, None)
+        measures = {"explained_variance": explained_variance(value, goal, share)}
+        if critic.deviation:
+            measures["critic_deviation"] = critic.deviation(state.baseline, x, share, jax.random.fold_in(key, 2))
+        return improved, Fit(loss, None, measures)
 
     def adapt(state: PolicyState, key: jax.Array) -> Source:
         """The source of models, fitted to trajectories of the policy on the target."""
@@ -267,23 +320,65 @@ def make_policy_gradient(task: Task) -> Learner:
 
 def _remedy(settings: PolicySettings) -> str:
     if settings.inner == "natural":
-        return f"lower --kl-bound (now {settings.kl_bound:g})"
-    return f"lower --learning-rate (now {settings.learning_rate:g})"
+        policy = f"lower --kl-bound (now {settings.kl_bound:g})"
+    else:
+        policy = f"lower --learning-rate (now {settings.learning_rate:g})"
+    critic = {
+        "linear": "",
+        "adam": f" or --critic-rate (now {settings.critic_rate:g})",
+        "kalman": f" or raise --critic-noise (now {settings.critic_noise:g})",
+    }
+    return policy + critic[settings.critic]
+
+
+#: The critics that read each of their settings.
+_READ_BY = {
+    **dict.fromkeys(("critic_hidden", "critic_updates", "critic_batch"), ("adam", "kalman")),
+    "critic_rate": ("adam",),
+    **dict.fromkeys(("critic_noise", "critic_drift"), ("kalman",)),
+}
+
+
+def _check_critic(settings: PolicySettings) -> None:
+    """Refuses settings of another critic, which would have no effect."""
+    for field in dataclasses.fields(settings):
+        readers, value = _READ_BY.get(field.name), getattr(settings, field.name)
+        if readers and settings.critic not in readers and value != field.default:
+            wanted = " or ".join(f"'{kind}'" for kind in readers)
+            raise DeeprokError(
+                f"{field.name} is {shown(value)}, but critic is '{settings.critic}'; use critic {wanted}"
+            )
+
+
+def _critic_numbers(task: Task) -> tuple[int, int]:
+    """Numbers that the critic takes: of each step, and in all."""
+    settings: PolicySettings = task.settings
+    observations = len(task.env.observation_scale)
+    if settings.critic == "linear":
+        return 2 * (observations * (observations + 5) // 2 + 4), 0
+    network = critic_network(observations, settings.critic_hidden)
+    blocks = "neuron" if settings.critic == "kalman" else "diagonal"
+    stored = KALMAN.memory(KalmanConfig(covariance=blocks), network).numbers
+    drawn = settings.critic_updates * settings.critic_batch
+    # Beside the weights, the gradients of a mini-batch and the covariance of what it predicts.
+    batch = settings.critic_batch * (2 * network.num_weights + 2 * settings.critic_batch)
+    return 2 * (observations + 1) + 2 * sum(network.sizes[1:]), stored + drawn + batch
 
 
 def _check(task: Task) -> None:
     settings: PolicySettings = task.settings
+    _check_critic(settings)
     observations = len(task.env.observation_scale)
-    features = observations * (observations + 5) // 2 + 4
+    of_critic, critic = _critic_numbers(task)
     # What is computed of a step; the hidden units are what is left of a neuron each beside the outputs.
     units = len(task.network.neurons) - len(task.env.actions)
-    a_step = 3 * observations + 3 * len(task.env.actions) + 2 * features + 4 * units
-    numbers = settings.trajectories * task.env.horizon * a_step + task.snapshots * task.network.num_weights
+    a_step = 3 * observations + 3 * len(task.env.actions) + of_critic + 4 * units
+    numbers = settings.trajectories * task.env.horizon * a_step + task.snapshots * task.network.num_weights + critic
     if (size := gigabytes(numbers, task.precision)) > 4:
         raise DeeprokError(
             f"{settings.trajectories} trajectories of {task.env.horizon} steps and {task.snapshots} snapshots would "
             f"take {size:.1f} GB a seed, more than the 4 allowed; lower trajectories or horizon, or raise "
-            "snapshot_every"
+            f"snapshot_every{', or lower critic_hidden or critic_batch' if critic else ''}"
         )
     if settings.inner == "ppo" and settings.trajectories % settings.minibatches:
         raise DeeprokError(
