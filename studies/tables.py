@@ -25,6 +25,8 @@ TITLES: dict[str, str] = {
     "bbb_rtd": "BBB-RTD",
     "psgld_dqn": "pSGLD-DQN",
     "psgld_rtd": "pSGLD-RTD",
+    "boot_dqn": "Bootstrapped DQN",
+    "boot_rtd": "Bootstrapped RTD-DQN",
     "ktd_q": "KTD-Q",
     "ktd_rtd": "robust KTD-Q",
     "pg": "policy gradient, randomised",

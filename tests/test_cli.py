@@ -270,6 +270,19 @@ OTHERS: dict[str, dict[str, tuple[str, Any]]] = {
         "thinning": ("3", 3),
         "members": ("5", 5),
     },
+    "boot_dqn": {
+        **{
+            name: CHANGES[name]
+            for name in (
+                *("batch_size", "replay_size", "warm_up", "train_every", "updates", "chunk_steps"),
+                *("epsilon_start", "epsilon_end", "epsilon_steps", "epsilon_fraction", "target_period", "target_rate"),
+            )
+        },
+        "double": ("", True),
+        "members": ("3", 3),
+        "mask": ("1", 1.0),
+        "prior_scale": ("0", 0.0),
+    },
     "ktd_q": {
         "observation_noise": ("0.5", 0.5),
         "prior_covariance": ("2", 2.0),
@@ -316,7 +329,7 @@ ADAM_CRITIC: dict[str, Any] = {"critic_rate": 0.5}
 def test_every_setting_of_a_part_is_an_option(untrained, tmp_path: Path, algorithm: str) -> None:
     changes = OTHERS[algorithm]
     config = make_config(algorithm)
-    parts = (config.estimator,) if config.estimator else (config.learner, config.target)
+    parts = (config.estimator,) if config.row.learner == "q_learning" else (config.learner, config.target)
     assert set(changes) == {f.name for part in parts for f in dataclasses.fields(part)} - set(ADAM_CRITIC)
     words = [word for name, (text, _) in changes.items() for word in (flag(name), *text.split())]
     config = config_of(algorithm, *words, out=tmp_path / "run")
@@ -417,7 +430,7 @@ def test_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 HELPS: dict[str, set[str]] = {
     **{
         f"train {algorithm}": set(make_config(algorithm).flat()) - {"algorithm"} | {"seeds", "out", "jobs"}
-        for algorithm in ("deep_rok", "ddqn", "ktd_q", "epopt")
+        for algorithm in ("deep_rok", "ddqn", "boot_dqn", "ktd_q", "epopt")
     },
     "train --resume x": {"resume", "jobs"},
     "evaluate": {"grid", "episodes", "epsilon", "policy", "members", "kappa", "keep", "json", "seed", "plot"},

@@ -98,10 +98,10 @@ def test_tuned_shares_all_but_the_estimators() -> None:
 def test_rows_differ_as_the_table_says(preset: str) -> None:
     rows = {a: make_config(a, preset) for a in ALGORITHMS}
     assert {a for a, c in rows.items() if c.flat().get("double")} == {"ddqn", "ddqn_dr"}
-    robust = {"rtd_dqn", "deep_rok", "bbb_rtd", "psgld_rtd", "ktd_rtd", "epopt", "robust_pg"}
+    robust = {"rtd_dqn", "deep_rok", "bbb_rtd", "psgld_rtd", "boot_rtd", "ktd_rtd", "epopt", "robust_pg"}
     assert {a for a, c in rows.items() if c.robust} == robust
     kinds = {
-        GradientConfig: {"dqn", "ddqn", "ddqn_dr", "rtd_dqn"},
+        GradientConfig: {"dqn", "ddqn", "ddqn_dr", "rtd_dqn", "boot_dqn", "boot_rtd"},
         KalmanConfig: {"ekf_dqn", "deep_rok"},
         BayesByBackpropConfig: {"bbb_dqn", "bbb_rtd"},
         PSGLDConfig: {"psgld_dqn", "psgld_rtd"},
@@ -191,6 +191,8 @@ NUMBERS: dict[str, list[Any]] = {
     "burn_in": [-1],
     "thinning": [0],
     "members": [0],
+    "mask": [0.0, 1.1, NAN],
+    "prior_scale": [-1.0, NAN, INF],
     "adaptive_noise": [-0.1],
     "kappa": [-1.0],
     "trajectories": [1],

@@ -72,13 +72,14 @@ LEARNING: dict[str, Any] = dict(
     **dict(chunk_steps=4, warm_up=2, target_period=3, epsilon_steps=5),
     **dict(robust_set="cvar", robust_level=0.5, confidence="time", level_start=0.9),
 )
-#: By estimator; for a learner that has none by the learner.
+#: By estimator; for another learner than Q-learning by the learner.
 BASES: dict[str, dict[str, Any]] = {
     "gradient": dict(**TINY, **LEARNING, batch_size=2),
     "kalman": dict(**TINY, **LEARNING, batch_size=2),
     "bayes_by_backprop": dict(**TINY, **LEARNING, batch_size=2, weight_prior="mixture"),
     "psgld": dict(**TINY, **LEARNING, batch_size=2, decay=0.3, burn_in=3, thinning=2, members=4),
     "unscented": dict(**TINY, **LEARNING, adaptive_noise=0.01, process_noise=0.01, kappa=0.5),
+    "bootstrap": dict(**TINY, **LEARNING, batch_size=2, members=2),
     "policy_gradient": dict(**TINY, trajectories=4, epochs=2, minibatches=2, entropy=0.01, level_iterations=3),
 }
 
@@ -201,6 +202,15 @@ OWN_CHANGES: dict[str, dict[str, Change]] = {
         "process_noise": Change(0.02),
         "kappa": Change(0.6),
     },
+    "bootstrap": {
+        "learning_rate": Change(0.2),
+        "optimizer": Change("sgd"),
+        "final_rate": Change(0.5),
+        "averaging": Change(0.1),
+        "members": Change(3),
+        "mask": Change(0.6),
+        "prior_scale": Change(2.0),
+    },
     "policy_gradient": {
         "env": Change("pendulum"),
         "inner": Change("natural"),
@@ -237,7 +247,7 @@ OWN_CHANGES: dict[str, dict[str, Change]] = {
 def kind_of(algorithm: str) -> str:
     """Its entry in the tables."""
     row = ALGORITHMS[algorithm]
-    return row.estimator or row.learner
+    return row.estimator if row.learner == "q_learning" else row.learner
 
 
 def is_robust(algorithm: str) -> bool:
@@ -526,6 +536,8 @@ def test_tables_name_every_setting_and_no_other() -> None:
     own = {kind: {f.name for f in dataclasses.fields(part.settings)} for kind, part in ESTIMATORS.items()}
     own["policy_gradient"] = {f.name for f in dataclasses.fields(LEARNERS["policy_gradient"].settings)}
     own["policy_gradient"] |= {f.name for f in dataclasses.fields(TARGETS["worst_trajectories"].settings)}
+    own["bootstrap"] = {f.name for f in dataclasses.fields(LEARNERS["bootstrap"].settings)} - shared
+    own["bootstrap"] |= own["gradient"]
     assert set(CHANGES) == shared - own["policy_gradient"]
     assert set(OWN_CHANGES) == set(BASES) == set(own)
     for kind, names in own.items():

@@ -57,6 +57,7 @@ CONFIGS: dict[str, Config] = {
         precision="float64",
     ),
     "backprop": make_config("bbb_rtd", "tuned", **SMALL, explore="thompson", weight_prior="mixture"),
+    "ensemble": make_config("boot_rtd", "tuned", **SMALL, members=3, updates=2, epsilon_end=0.1, refine_from=0.5),
     "langevin": make_config("psgld_rtd", "tuned", **SMALL, explore="thompson", burn_in=50, thinning=7, members=5),
     # All that a point estimate may carry along: units, an average, a repeated action, the last steps; and best weights
     # to go back to on the way and to end with.

@@ -57,6 +57,13 @@ ALGORITHMS: Registry[Algorithm] = Registry(
         "bbb_rtd": Algorithm("worst-case target, Bayes by Backprop", "worst_case", "bayes_by_backprop"),
         "psgld_dqn": Algorithm("nominal target, preconditioned SGLD", "nominal", "psgld"),
         "psgld_rtd": Algorithm("worst-case target, preconditioned SGLD", "worst_case", "psgld"),
+        "boot_dqn": Algorithm(
+            "Bootstrapped DQN: an ensemble with random priors, one member acts an episode",
+            "nominal",
+            "gradient",
+            "bootstrap",
+        ),
+        "boot_rtd": Algorithm("Bootstrapped DQN, worst-case targets", "worst_case", "gradient", "bootstrap"),
         "ktd_q": Algorithm(
             "KTD-Q: online, rewards observed by an unscented Kalman filter",
             "difference",

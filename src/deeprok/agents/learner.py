@@ -206,6 +206,7 @@ class LearnerPart(NamedTuple):
       presets: preset -> its settings; where there are none, the defaults.
       run: preset -> settings of the run, by name, that go with it.
       check: `Task -> None`; raises where settings don't fit each other, the environment or the memory.
+      like: the learner whose targets it takes, and whose presets environments have for it; itself if empty.
     """
 
     settings: type[Any]
@@ -213,12 +214,14 @@ class LearnerPart(NamedTuple):
     presets: Mapping[str, Any] = {}
     run: Mapping[str, Mapping[str, Any]] = {}
     check: Callable[[Task], None] = lambda task: None
+    like: str = ""
 
 
 LEARNERS: Registry[LearnerPart] = Registry(
     "learner",
     {
         "q_learning": "deeprok.agents.q_learning:PART",
+        "bootstrap": "deeprok.agents.bootstrap:PART",
         "policy_gradient": "deeprok.agents.policy.gradient:PART",
     },
     expect(LearnerPart, "a LearnerPart"),

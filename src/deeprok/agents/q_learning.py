@@ -36,8 +36,8 @@ Explore = Literal["epsilon", "thompson", "ucb"]
 
 
 @dataclass(frozen=True)
-class QLearningSettings:
-    """Settings of Q-learning."""
+class ReplaySettings:
+    """Settings of learning from a replay buffer, with ε-greedy exploration."""
 
     batch_size: Count = 10
     """Transitions in a mini-batch."""
@@ -57,6 +57,12 @@ class QLearningSettings:
     """Environment steps over which that probability falls, unless epsilon_fraction is set."""
     epsilon_fraction: Probability = added(0.0)
     """Fraction of the budget over which that probability falls; 0 to count steps instead."""
+
+
+@dataclass(frozen=True)
+class QLearningSettings(ReplaySettings):
+    """Settings of Q-learning."""
+
     longest_repeat: Count = added(1)
     """Steps that a random action is repeated for, at most: their number has a zeta distribution, short ones are most
     frequent. With 1 none is repeated."""
@@ -103,6 +109,11 @@ class Learned(NamedTuple):
     statistics: Statistics | None
 
 
+def followed(target: Target, copied: jax.Array, mean: jax.Array) -> jax.Array:
+    """The target network's weights, moved towards the learned ones."""
+    return mean if target.rate == 1.0 else copied + target.rate * (mean - copied)
+
+
 # The mean Kalman gain is averaged over some hundred updates.
 _GAIN_RATE = 0.01
 
@@ -115,6 +126,14 @@ def _followed(gains: jax.Array, fit: Fit, learning: jax.Array) -> jax.Array:
     return jnp.where(learning, jnp.stack([jnp.where(gains[0] > 0, gains[0], now), now]), gains)
 
 
+def epsilon_of(settings: ReplaySettings, clock: Clock) -> jax.Array:
+    """The probability of a random action at a moment."""
+    start, end, fraction = settings.epsilon_start, settings.epsilon_end, settings.epsilon_fraction
+    if fraction:
+        return linear_epsilon(clock.progress, start, end, fraction)
+    return linear_epsilon(clock.t, start, end, settings.epsilon_steps)
+
+
 def make_estimator(task: Task) -> Estimator:
     """The estimator of a task, for its network's weights, in whatever units it learns."""
     assert task.estimator
@@ -123,7 +142,7 @@ def make_estimator(task: Task) -> Estimator:
 
 def _context(task: Task) -> Context:
     """What the estimator may know of the run."""
-    settings: QLearningSettings = task.settings
+    settings: ReplaySettings = task.settings
     steps = task.most_steps
     capacity = min(settings.replay_size, steps)
 
@@ -197,19 +216,13 @@ def make_q_learner(task: Task) -> Learner:
             weights=jax.random.key_data(jax.random.fold_in(key, 1)) if thompson else jnp.zeros(0, "uint32"),
         )
 
-    def epsilon_at(clock: Clock) -> jax.Array:
-        start, end, fraction = settings.epsilon_start, settings.epsilon_end, settings.epsilon_fraction
-        if fraction:
-            return linear_epsilon(clock.progress, start, end, fraction)
-        return linear_epsilon(clock.t, start, end, settings.epsilon_steps)
-
     def act(state: AgentState, draw: Draw, obs: jax.Array, clock: Clock) -> tuple[jax.Array, None]:
         if settings.explore == "thompson":
             return greedy(state.drawn, obs).astype(jnp.int32), None
         if settings.explore == "ucb":
             mean, deviation = values(state.belief, obs[None])
             return jnp.argmax(mean[0] + settings.explore_scale * deviation[0]).astype(jnp.int32), None
-        epsilon, best = epsilon_at(clock), greedy(estimator.mean(state.belief), obs)
+        epsilon, best = epsilon_of(settings, clock), greedy(estimator.mean(state.belief), obs)
         if not repeats:
             return actions.explore(draw.explore, epsilon, best), None
         fresh = actions.explore(draw.explore[:2], repeats.begins(epsilon), best)
@@ -231,7 +244,7 @@ def make_q_learner(task: Task) -> Learner:
             state = dataclasses.replace(state, statistics=with_observation(state.statistics, transition.obs, active))
         if repeats and settings.explore == "epsilon":
             coin, _, length = draw.explore
-            begins = coin < repeats.begins(epsilon_at(clock))
+            begins = coin < repeats.begins(epsilon_of(settings, clock))
             before = state.repeating[1]
             more = jnp.where(before > 0, before - 1, jnp.where(begins, repeats.length(length) - 1, 0))
             now = jnp.stack([transition.action, jnp.where(ended, 0, more)]).astype(jnp.int32)
@@ -267,9 +280,7 @@ def make_q_learner(task: Task) -> Learner:
         belief, copied = learned.belief, state.target
         if target.period is not None:
             due = active & ((t + 1) % target.period < settings.train_every)
-            mean = estimator.mean(belief)
-            moved = mean if target.rate == 1.0 else copied + target.rate * (mean - copied)
-            copied = jnp.where(due, moved, copied)
+            copied = jnp.where(due, followed(target, copied, estimator.mean(belief)), copied)
         if units and learned.statistics:
             changes = learning & ((t + 1) % EVERY < settings.train_every)
             belief = jax.lax.cond(changes, units, lambda belief, _: belief, belief, learned.statistics)
@@ -281,7 +292,7 @@ def make_q_learner(task: Task) -> Learner:
 
     def metrics(clock: Clock, belief: Any) -> dict[str, float]:
         assert task.estimator
-        epsilon = float(epsilon_at(clock)) if settings.explore == "epsilon" else 0.0
+        epsilon = float(epsilon_of(settings, clock)) if settings.explore == "epsilon" else 0.0
         own = belief.inner if units else belief
         return {"epsilon": epsilon, **task.estimator.metrics(task.estimator_settings, own)}
 
@@ -310,18 +321,24 @@ def make_q_learner(task: Task) -> Learner:
     )
 
 
-def _check(task: Task) -> None:
-    settings: QLearningSettings = task.settings
+def check_replay(task: Task, settings: ReplaySettings, chunk_steps: int, members: int = 0) -> None:
+    """Raises where the settings of learning from a replay don't fit each other, the environment or the memory.
+
+    Args:
+      task: the run, with the network whose weights are all that is learned.
+      settings: the learner's.
+      chunk_steps: environment steps in a chunk.
+      members: numbers that are stored beside each transition, and drawn for it.
+    """
     assert task.estimator
     if task.env.actions.continuous:
         raise DeeprokError(
             f"env is '{task.env.name}', where actions are numbers; {task.algorithm} needs actions to choose from, "
             "take pg, epopt or robust_pg"
         )
-    if settings.chunk_steps % settings.train_every:
+    if chunk_steps % settings.train_every:
         raise DeeprokError(
-            f"chunk_steps is {settings.chunk_steps}; it must be a multiple of train_every, "
-            f"which is {settings.train_every}"
+            f"chunk_steps is {chunk_steps}; it must be a multiple of train_every, which is {settings.train_every}"
         )
     if settings.batch_size > settings.replay_size:
         raise DeeprokError(
@@ -333,19 +350,8 @@ def _check(task: Task) -> None:
             f"updates is {settings.updates}, but replay_size is 1, so that all of them would learn from the same "
             "transition; raise replay_size, or take 1"
         )
-    _check_memory(task)
-    task.estimator.check(task.estimator_settings, task.network, task.precision)
-    if not task.estimator.posterior:
-        for name, plain in (("explore", "epsilon"), ("prior", "")):
-            if getattr(settings, name) != plain:
-                raise DeeprokError(f"{name} is {shown(getattr(settings, name))}, but {task.algorithm} has no posterior")
-
-
-def _check_memory(task: Task) -> None:
-    """Refuses settings whose replay, snapshots, covariance, and models drawn for a chunk, are gigabytes."""
-    settings: QLearningSettings = task.settings
+    # Settings whose replay, snapshots, covariance, and models drawn for a chunk, are gigabytes.
     network = task.network
-    assert task.estimator
     stored = task.estimator.memory(task.estimator_settings, network)
     if (size := gigabytes(stored.numbers, task.precision)) > 4:
         raise DeeprokError(
@@ -354,15 +360,26 @@ def _check_memory(task: Task) -> None:
         )
     models, observations = task.models.size, len(task.env.observation_scale)
     rows = min(settings.replay_size, task.most_steps)
-    width = observations + 1 + (models if task.target.robust else 1) * (observations + 2)
+    width = observations + 1 + (models if task.target.robust else 1) * (observations + 2) + members
     # Of each step of a chunk: mini-batches, and the models and the first observation of an episode that may begin.
-    drawn = settings.chunk_steps * (settings.updates * settings.batch_size + models * len(task.box) + observations)
+    drawn = chunk_steps * (settings.updates * settings.batch_size + models * len(task.box) + observations + members)
     if (size := gigabytes(rows * width + drawn + task.snapshots * network.num_weights, task.precision)) > 4:
         lower = "models, replay_size, memory or chunk_steps" if task.env.past else "models, replay_size or chunk_steps"
         raise DeeprokError(
             f"{models} models, a replay of {rows} transitions and {task.snapshots} snapshots would take "
             f"{size:.1f} GB a seed, more than the 4 allowed; lower {lower}, or raise snapshot_every"
         )
+    task.estimator.check(task.estimator_settings, network, task.precision)
+
+
+def _check(task: Task) -> None:
+    settings: QLearningSettings = task.settings
+    assert task.estimator
+    check_replay(task, settings, settings.chunk_steps)
+    if not task.estimator.posterior:
+        for name, plain in (("explore", "epsilon"), ("prior", "")):
+            if getattr(settings, name) != plain:
+                raise DeeprokError(f"{name} is {shown(getattr(settings, name))}, but {task.algorithm} has no posterior")
 
 
 PART = LearnerPart(

@@ -29,19 +29,29 @@ def write(ring: jax.Array, t: jax.Array, transition: Transition, active: jax.Arr
     return jax.lax.dynamic_update_index_in_dim(ring, jnp.where(active, row, kept), slot, 0)
 
 
-def sample(ring: jax.Array, bits: jax.Array, t: jax.Array, observations: int) -> Transition:
-    """A mini-batch drawn uniformly, with replacement, from what t + 1 writes have left.
+def choose(capacity: int, bits: jax.Array, t: jax.Array) -> jax.Array:
+    """The rows [B] of a mini-batch, drawn uniformly, with replacement, from what t + 1 writes have left.
 
     Args:
-      ring: the replay.
+      capacity: rows of the replay.
       bits: [B] uint32, random; their remainders choose the transitions. With 2³² values for
         some 10⁵ transitions the remainder favours none by more than one part in 10⁴.
       t: number of the last write.
+    """
+    filled = jnp.minimum(t + 1, capacity).astype(jnp.uint32)
+    return (bits % filled).astype(jnp.int32)
+
+
+def sample(ring: jax.Array, bits: jax.Array, t: jax.Array, observations: int) -> Transition:
+    """A mini-batch of the replay: what `choose` has chosen.
+
+    Args:
+      ring: the replay.
+      bits: [B] uint32, random.
+      t: number of the last write.
       observations: D, the length of an observation.
     """
-    filled = jnp.minimum(t + 1, ring.shape[0]).astype(jnp.uint32)
-    rows = ring[(bits % filled).astype(jnp.int32)]
-    return unpack(rows, observations)
+    return unpack(ring[choose(ring.shape[0], bits, t)], observations)
 
 
 def unpack(rows: jax.Array, observations: int) -> Transition:

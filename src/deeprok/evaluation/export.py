@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from deeprok.agents.ensemble import as_perceptron
 from deeprok.agents.network import MLP, Network
 from deeprok.core.errors import DeeprokError, shown, unknown
 from deeprok.core.files import has_shapes, parse_json, read_bytes, write_atomically
@@ -227,19 +228,21 @@ def export_policy(
     """Writes a policy, after checking on 10,000 states that it acts as the trained agent does."""
     if kind not in FORMATS:
         raise unknown("format", kind, FORMATS)
-    if not isinstance(network, MLP):
+    agent, merged = as_perceptron(network, jnp.asarray(theta))
+    if not isinstance(agent, MLP):
         raise DeeprokError(
             f"the network is a {type(network).__name__}; only the built-in multilayer perceptron can be exported"
         )
+    weights = np.asarray(merged)
     scale = np.asarray(env.observation_scale)
     noise = jax.random.normal(jax.random.key(0), (_CHECKED_STATES, len(scale)))
     obs = (np.asarray(noise) * scale).astype(np.float32)
     if kind == "json":
-        data = to_json(network, theta, env)
+        data = to_json(agent, weights, env)
         outputs = json_q_values(json.loads(data), obs)
         actions = np.asarray(env.actions.choose(jnp.asarray(outputs, np.float32)))
     else:
-        data = to_onnx(network, theta, env.actions, _metadata(network, env, algorithm))
+        data = to_onnx(agent, weights, env.actions, _metadata(agent, env, algorithm))
         evaluator = _import_onnx().reference.ReferenceEvaluator(data)
         actions = evaluator.run(["action"], {"obs": obs})[0]
     q = np.asarray(network.apply(jnp.asarray(theta), jnp.asarray(obs)))

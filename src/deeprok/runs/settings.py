@@ -200,8 +200,8 @@ class Config(RunSettings):
 def find_parts(algorithm: str, env: str, network: str) -> Parts:
     """The parts of these names; raises a `DeeprokError` for one that is not known."""
     row = ALGORITHMS[algorithm]
-    target = TARGETS[row.target]
-    if target.learner != row.learner:
+    target, learner = TARGETS[row.target], LEARNERS[row.learner]
+    if target.learner != (learner.like or row.learner):
         raise DeeprokError(
             f"algorithm {shown(algorithm)} has the learner {row.learner} and the target {row.target}, "
             f"which is one of {target.learner}"
@@ -209,7 +209,7 @@ def find_parts(algorithm: str, env: str, network: str) -> Parts:
     return Parts(
         ENVIRONMENTS.find(env, "env"),
         NETWORKS[network],
-        LEARNERS[row.learner],
+        learner,
         target,
         ESTIMATORS[row.estimator] if row.estimator else None,
     )
@@ -240,7 +240,7 @@ def make_config(algorithm: str, preset: str = "default", **changes: Any) -> Conf
         "estimator": parts.estimator and _preset_of(parts.estimator.presets, preset, parts.estimator.settings()),
     }
     config = dataclasses.replace(config, **presets)
-    learner = config.row.learner
+    learner = parts.learner.like or config.row.learner
     for more in (
         _preset_of(parts.learner.run, preset, {}),
         parts.estimator.run.get(preset, {}) if parts.estimator else {},
