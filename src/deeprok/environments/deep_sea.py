@@ -32,11 +32,17 @@ class DeepSea:
     move_cost: Any = quantity(0.01, "", "cost of going right in every step, all of them together")
 
 
+def exchanged_actions(horizon: int, action_seed: int) -> np.ndarray:
+    """A random action map [N, N] bool: where action 0 goes right."""
+    return np.random.default_rng(action_seed).integers(0, 2, (horizon, horizon)) == 1
+
+
 def deep_sea(
     horizon: int = 10,
     observation: Observation = "coordinates",
     action_map: ActionMap = "fixed",
     action_seed: int = 0,
+    exchanged: np.ndarray | jax.Array | None = None,
 ) -> Environment:
     """Dive through N rows of N cells: each step leads one row down, to the left (0) or to the right (1).
 
@@ -50,8 +56,9 @@ def deep_sea(
         others. As in bsuite, all of them are 0 once the episode is over.
       action_map: `fixed`, or `random`: for each cell it is drawn once which of the two actions goes right.
       action_seed: seed of that drawing.
+      exchanged: the random action map itself, if it is not to be drawn; it may be traced.
     """
-    exchanged = np.random.default_rng(action_seed).integers(0, 2, (horizon, horizon)) == 1  # where action 0 goes right
+    drawn = exchanged_actions(horizon, action_seed) if exchanged is None else exchanged
 
     def observe(cell: jax.Array) -> jax.Array:
         if observation == "coordinates":
@@ -69,7 +76,7 @@ def deep_sea(
         row, column = state
         right = action == 1
         if action_map == "random":
-            right = right != jnp.asarray(exchanged)[row, column]
+            right = right != jnp.asarray(drawn)[row, column]
         # Never beyond the row's number, so that only going right in all N steps leads to column N.
         below = jnp.stack([row + 1, jnp.maximum(column + jnp.where(right, 1, -1), 0)])
         found = jnp.all(below == horizon)

@@ -91,11 +91,8 @@ class Program(NamedTuple):
 
 def make_program(config: Config) -> Program:
     """Builds the functions that a run consists of."""
-    task, learner = config.task(), config.make_learner()
-    plays = learner.plays
-    driver = (
-        _by_steps(task, learner, plays) if isinstance(plays, PlaysSteps) else _by_trajectories(task, learner, plays)
-    )
+    learner = config.make_learner()
+    driver = make_driver(config.task(), learner)
 
     def one_by_one(runs: RunState, index: jax.Array) -> tuple[RunState, Log]:
         """Covariances gain nothing from a vmap, in which conditions would compute both sides."""
@@ -110,12 +107,25 @@ def make_program(config: Config) -> Program:
     return Program(learner, driver.init, advance, driver.chunks_done)
 
 
-class _Driver(NamedTuple):
-    """One way of playing, for one seed; as in `Program`."""
+class Driver(NamedTuple):
+    """A learner that plays, for one seed; as in `Program`, but not compiled."""
 
     init: Callable[..., RunState]
     chunk: Callable[[RunState, jax.Array], tuple[RunState, Log]]
     chunks_done: Callable[[RunState], np.ndarray]
+
+
+def make_driver(task: Task, learner: Learner) -> Driver:
+    """The functions of a run for one seed, to be vmapped and compiled.
+
+    Args:
+      task: what the learner was made for.
+      learner: the learner.
+    """
+    plays = learner.plays
+    if isinstance(plays, PlaysSteps):
+        return _by_steps(task, learner, plays)
+    return _by_trajectories(task, learner, plays)
 
 
 def _clock(task: Task, run: RunState, t: jax.Array) -> Clock:
@@ -152,7 +162,7 @@ def _with_snapshots(task: Task, learner: Learner, before: RunState, after: RunSt
 _SEGMENTS = 20
 
 
-def _by_steps(task: Task, learner: Learner, plays: PlaysSteps) -> _Driver:
+def _by_steps(task: Task, learner: Learner, plays: PlaysSteps) -> Driver:
     """One episode after the other, updates every few steps."""
     env, box, models = task.env, task.box, task.models
     robust = task.target.robust
@@ -261,10 +271,10 @@ def _by_steps(task: Task, learner: Learner, plays: PlaysSteps) -> _Driver:
         ended, earned = (leaf.reshape(rounds, every) for leaf in (log.ended, log.earned))
         return run, Log(ended, earned, *jax.tree.map(lambda leaf: leaf.reshape(rounds * updates), log[2:]))
 
-    return _Driver(init, chunk, lambda states: np.asarray(states.steps) // (rounds * every))
+    return Driver(init, chunk, lambda states: np.asarray(states.steps) // (rounds * every))
 
 
-def _by_trajectories(task: Task, learner: Learner, plays: PlaysTrajectories) -> _Driver:
+def _by_trajectories(task: Task, learner: Learner, plays: PlaysTrajectories) -> Driver:
     """Whole trajectories side by side, then one update from all of them."""
     count = plays.trajectories
 
@@ -298,4 +308,4 @@ def _by_trajectories(task: Task, learner: Learner, plays: PlaysTrajectories) -> 
         )
         return _with_snapshots(task, learner, run, after, count), log
 
-    return _Driver(init, chunk, lambda states: np.asarray(states.episodes) // count)
+    return Driver(init, chunk, lambda states: np.asarray(states.episodes) // count)
