@@ -220,6 +220,7 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "precision": ("float64", "float64"),
     "explore": ("ucb", "ucb"),
     "explore_scale": ("2", 2.0),
+    "prior_part": ("mean", "mean"),
 }
 #: Settings that need others, or a run.
 TOGETHER = {"prior"}

@@ -331,6 +331,7 @@ def test_memory_is_counted_by_blocks(covariance: str) -> None:
         ({"box": ","}, "box: '' can't be read"),
         ({"covariance": "ful"}, "covariance 'ful': did you mean 'full'"),
         ({"explore": "thomson"}, "explore 'thomson': did you mean 'thompson'"),
+        ({"prior_part": "men"}, "prior_part 'men': did you mean 'mean'"),
         ({"confidence": "times"}, "confidence 'times': did you mean 'time'"),
         ({"precision": "float16"}, "precision 'float16'.*float32"),
         (
@@ -509,6 +510,7 @@ OTHER: dict[str, Any] = {
     "covariance": "layer",
     "confidence": "spread",
     "prior": "another",
+    "prior_part": "mean",
     "precision": "float64",
     "explore": "ucb",
 }

@@ -190,10 +190,98 @@ def test_a_posterior_as_the_next_prior(trained: Path, tmp_path: Path) -> None:
     assert 0 < np.abs(after.theta - given.theta).max() < 0.5 * np.abs(given.theta).max()
 
 
+def begun(config: Config, folder: Path) -> Any:
+    """The estimate that a run begins with."""
+    runs.create(folder, config)
+    return runs.load_prior(folder, config.make_learner())
+
+
+def point(**changes: Any) -> Config:
+    own: dict[str, Any] = {k: v for k, v in SMALL.items() if k not in ("observation_noise", "process_noise")}
+    return make_config("rtd_dqn", "tuned", **{**own, **changes})
+
+
+@pytest.fixture(scope="module")
+def points(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a point estimate, in units of its own."""
+    folder = tmp_path_factory.mktemp("point") / "run"
+    runs.create(folder, point(normalise=True, averaging=0.1))
+    train_together([folder])
+    return folder
+
+
+def test_a_point_estimate_goes_on_with_its_moments(points: Path, tmp_path: Path) -> None:
+    config = point(normalise=True, averaging=0.1, nominal="gravity=12", prior=str(points))
+    given = runs.load_belief(points, config.make_learner(), "last")
+    taken = begun(config, tmp_path / "next")
+    jax.tree.map(np.testing.assert_array_equal, taken, given)
+    assert given.inner.optimizer[0].count > 0
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_the_mean_of_a_posterior_with_a_new_covariance(trained: Path, tmp_path: Path, normalise: bool) -> None:
+    config = settings(prior=str(trained), prior_part="mean", normalise=normalise)
+    learner = config.make_learner()
+    given = runs.load_belief(trained, runs.read_config(trained).make_learner(), "last")
+    taken = begun(config, tmp_path / "next")
+    np.testing.assert_allclose(learner.view.mean(taken), given.theta, rtol=1e-5, atol=1e-6)
+    inner = taken.inner if normalise else taken
+    new = settings().make_learner().init(jax.random.key(0)).belief
+    jax.tree.map(np.testing.assert_array_equal, inner.P, new.P)
+    assert inner.updates == 0 < given.updates
+    train_together([tmp_path / "next"])
+    assert runs.read_config(tmp_path / "next") == config
+
+
+def test_a_filter_starts_from_the_weights_of_a_point_estimate(points: Path, tmp_path: Path) -> None:
+    source = point(normalise=True, averaging=0.1).make_learner()
+    given = runs.load_belief(points, source, "last")
+    theta = source.view.mean(given)
+    for name, changes in {"same units": {"normalise": True}, "plain": {}, "exact": {"precision": "float64"}}.items():
+        config = settings(prior=str(points), prior_part="mean", covariance="diagonal", **changes)
+        with config.arithmetic():
+            taken = begun(config, tmp_path / name)
+            mean = config.make_learner().view.mean(taken)
+            assert mean.dtype == config.precision
+            np.testing.assert_allclose(mean, theta, rtol=1e-4, atol=1e-5)
+        if name == "same units":
+            jax.tree.map(np.testing.assert_array_equal, taken.scales, given.scales)
+
+
+def test_weights_alone_have_the_moments_of_a_new_run(points: Path, tmp_path: Path) -> None:
+    source = point(normalise=True, averaging=0.1).make_learner()
+    theta = source.view.mean(runs.load_belief(points, source, "last"))
+    taken = begun(point(prior=str(points), prior_part="mean"), tmp_path / "next")
+    np.testing.assert_array_equal(taken.theta, theta)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(taken.optimizer))
+
+
+def test_schedules_begin_again_in_units_too(tmp_path: Path) -> None:
+    config = settings(normalise=True, episodes=4)
+    runs.create(tmp_path / "first", config)
+    train_together([tmp_path / "first"])
+    taken = begun(config.replace(prior=str(tmp_path / "first")), tmp_path / "next")
+    given = runs.load_belief(tmp_path / "first", config.make_learner(), "last")
+    assert taken.inner.updates == 0 < given.inner.updates
+    np.testing.assert_array_equal(taken.inner.P.groups[0], given.inner.P.groups[0])
+
+
+def test_a_policy_is_no_prior_of_a_q_learner(tmp_path: Path) -> None:
+    policy = make_config("pg", "tuned", hidden=(4,), episodes=4, horizon=5, trajectories=2)
+    runs.create(tmp_path / "policy", policy)
+    with pytest.raises(DeeprokError, match="a run of pg; rtd_dqn needs one of a Q-learner"):
+        runs.create(tmp_path / "next", point(prior=str(tmp_path / "policy"), prior_part="mean"))
+
+
 BAD_PRIORS: dict[str, tuple[str, tuple[str, ...]]] = {
     "no run": ("train deep_rok --prior nowhere", ("no run folder nowhere",)),
     "another network": ("train deep_rok --preset tuned --prior {run}", ("belief.theta", "float32")),
-    "no posterior": ("train dqn --prior {run}", ("prior is", "dqn has no posterior")),
+    "another estimator": ("train rtd_dqn --preset tuned --hidden 4 --prior {run}", ("belief.optimizer",)),
+    "the mean of another network": (
+        "train rtd_dqn --preset tuned --hidden 5 --prior {run} --prior-part mean",
+        ("prior is {run}", "30 weights", "37", "the same layers"),
+    ),
+    "part": ("train dqn --prior {run} --prior-part some", ("--prior-part", "all", "mean")),
     "directed": ("train rtd_dqn --explore ucb", ("explore is 'ucb'", "rtd_dqn has no posterior")),
     "spread": ("train rtd_dqn --confidence spread", ("confidence is 'spread'", "has no posterior")),
 }
@@ -207,7 +295,7 @@ def test_bad_priors(
     assert main([*words.format(run=trained).split(), "--out", str(out)]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert [word for word in needed if word not in said] == []
+    assert [word for word in needed if word.format(run=trained) not in said] == []
     assert not out.exists()
 
 

@@ -123,6 +123,7 @@ CHANGES: dict[str, Change] = {
     "network": Change("test_settings:TWICE"),
     "input_scale": Change((1.0, 2.0, 1.0, 1.0)),
     "prior": Change("earlier"),
+    "prior_part": Change("mean", dict(prior="earlier")),
     "precision": Change("float64"),
     "batch_size": Change(3),
     "replay_size": Change(5),
@@ -279,7 +280,7 @@ UNREAD: list[Exempt] = [
 
 #: Settings whose change is refused.
 REFUSED: list[Exempt] = [
-    Exempt(rows("gradient"), {"explore", "prior"}, "a point has no posterior"),
+    Exempt(rows("gradient"), {"explore"}, "a point has no posterior"),
 ]
 
 
@@ -486,7 +487,7 @@ SHOWS: dict[str, Part] = {
     **dict.fromkeys(("prior_covariance", "initial_deviation", "source_spread", "critic_noise"), start),
     "observation_noise": start_and_agent,  # the extended Kalman filter stores it, the other estimators compile it
     **dict.fromkeys(("trial_models", "trial_episodes", "trial_epsilon", "trial_tail"), trial),
-    **dict.fromkeys(("seed", "prior", "trial_every", "refine_from", "settle"), folder),
+    **dict.fromkeys(("seed", "prior", "prior_part", "trial_every", "refine_from", "settle"), folder),
 }
 
 

@@ -176,6 +176,8 @@ class Learner(NamedTuple):
       metrics: `(clock, belief) -> dict`, more numbers for a line of metrics.
       warning: what a user should know of the settings before training, if anything.
       restored: `(state, belief) -> state`, with the weights of an earlier moment.
+      begin_at: `(theta, scales=None) -> belief`, the estimate before any observation, at the weights that another run
+        has ended with and in its units, if it had some; None where a run can't start from another.
     """
 
     plays: PlaysSteps | PlaysTrajectories
@@ -190,6 +192,7 @@ class Learner(NamedTuple):
     metrics: Callable[[Clock, Any], dict[str, float]] = lambda clock, belief: {}
     warning: str | None = None
     restored: Callable[[Any, Any], Any] = lambda state, belief: dataclasses.replace(state, belief=belief)
+    begin_at: Callable[..., Any] | None = None
 
     @property
     def chunk_steps(self) -> int:

@@ -17,7 +17,9 @@ from deeprok.agents.learner import Learner, LearnerPart, Played, PlaysSteps, Tas
 from deeprok.agents.network import RescalableNetwork
 from deeprok.agents.scaling import (
     EVERY,
+    Scales,
     Statistics,
+    begun_at,
     no_statistics,
     rescaled,
     scaled,
@@ -33,6 +35,7 @@ from deeprok.environments.base import Transition
 from deeprok.estimators import Context, Estimator, Fit, predict
 
 Explore = Literal["epsilon", "thompson", "ucb"]
+PriorPart = Literal["all", "mean"]
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,10 @@ class QLearningSettings(ReplaySettings):
     chunk_steps: Count = 2000
     """Environment steps per jitted chunk, after which metrics and checkpoints are written."""
     prior: str = ""
-    """Run folder whose last posterior is the prior of this run: mean and covariance."""
+    """Run folder that this run starts from: its last posterior is the prior, or its last weights are the first ones."""
+    prior_part: PriorPart = added("all")
+    """What is taken from it: all (mean and covariance, or weights and the optimizer's moments), or the mean alone,
+    also of another estimator, with the covariance or the moments of a new run."""
     normalise: bool = added(False)
     """Running normalisation of observations and targets, with an estimator and a network that can do it, as all that
     come with the package can."""
@@ -158,25 +164,36 @@ def _context(task: Task) -> Context:
     )
 
 
-def _with_units(task: Task, estimator: Estimator) -> tuple[Callable[[Any, Statistics], Any] | None, Estimator]:
-    """The estimator as the task wants it; and, if it learns in units of its own, how these follow the statistics."""
+class _Units(NamedTuple):
+    """How an estimator learns in units of its own."""
+
+    follow: Callable[[Any, Statistics], Any] | None  # new units, as the statistics say; None if it has none
+    begin_at: Callable[..., Any]  # as in `Learner`
+    estimator: Estimator  # of the weights outside
+
+
+def _with_units(task: Task, estimator: Estimator) -> _Units:
+    """The estimator as the task wants it."""
     network, typical = task.network, task.env.observation_scale
     can = isinstance(network, RescalableNetwork) and estimator.map_weights is not None
     if not (task.settings.normalise and can):
-        return None, estimator
+        return _Units(None, lambda theta, scales=None: estimator.init(theta), estimator)
     assert isinstance(network, RescalableNetwork)
+
+    def begin_at(theta: jax.Array, scales: Scales | None = None) -> Any:
+        return begun_at(estimator, network, typical, theta, scales)
 
     def follow(belief: Any, seen: Statistics) -> Any:
         return rescaled(estimator, network, belief, scales_of(seen, jnp.asarray(typical)))
 
-    return follow, scaled(estimator, network, typical)
+    return _Units(follow, begin_at, scaled(estimator, network, typical))
 
 
 def make_q_learner(task: Task) -> Learner:
     """Q-learning as the settings describe it."""
     settings: QLearningSettings = task.settings
     network, actions = task.network, task.env.actions
-    units, estimator = _with_units(task, make_estimator(task))
+    units, begin_at, estimator = _with_units(task, make_estimator(task))
     target: Target = task.target.make(task.target_settings, network, task.discount)
     posterior = estimator.posterior
     thompson = settings.explore == "thompson"
@@ -315,6 +332,7 @@ def make_q_learner(task: Task) -> Learner:
         remedy=task.estimator.remedy(task.estimator_settings),
         metrics=metrics,
         restored=restored,
+        begin_at=begin_at,
         warning=None
         if task.precision == "float64"
         else task.estimator.warning(task.estimator_settings, _context(task)),
@@ -376,10 +394,8 @@ def _check(task: Task) -> None:
     settings: QLearningSettings = task.settings
     assert task.estimator
     check_replay(task, settings, settings.chunk_steps)
-    if not task.estimator.posterior:
-        for name, plain in (("explore", "epsilon"), ("prior", "")):
-            if getattr(settings, name) != plain:
-                raise DeeprokError(f"{name} is {shown(getattr(settings, name))}, but {task.algorithm} has no posterior")
+    if settings.explore != "epsilon" and not task.estimator.posterior:
+        raise DeeprokError(f"explore is {shown(settings.explore)}, but {task.algorithm} has no posterior")
 
 
 PART = LearnerPart(

@@ -94,6 +94,33 @@ def scales_of(seen: Statistics, typical: jax.Array) -> Scales:
     )
 
 
+def _first_scales(typical: tuple[float, ...], dtype: Any) -> Scales:
+    """The units before anything was observed: typical sizes of the observations."""
+    sizes = jnp.asarray(typical, dtype)
+    return Scales(centre=jnp.zeros_like(sizes), spread=sizes, size=jnp.ones((), dtype))
+
+
+def begun_at(
+    estimator: Estimator,
+    network: RescalableNetwork,
+    typical: tuple[float, ...],
+    theta: jax.Array,
+    scales: Scales | None = None,
+) -> ScaledBelief:
+    """The state of `scaled` before any observation whose weights, outside the units, are these.
+
+    Args:
+      estimator: what estimates the weights within the units.
+      network: the network.
+      typical: typical sizes of the observations.
+      theta: [n] weights of the plain network.
+      scales: the units, if they are known already; by default the first ones of `scaled`.
+    """
+    units = scales or _first_scales(typical, theta.dtype)
+    inside = network.rescale(theta, units.centre, units.spread, units.size, back=True)
+    return ScaledBelief(inner=estimator.init(inside), scales=units)
+
+
 def scaled(estimator: Estimator, network: RescalableNetwork, typical: tuple[float, ...]) -> Estimator:
     """The estimator of the network's weights that learns in units of its own.
 
@@ -107,9 +134,7 @@ def scaled(estimator: Estimator, network: RescalableNetwork, typical: tuple[floa
         return network.rescale(theta, scales.centre, scales.spread, scales.size)
 
     def init(theta: jax.Array) -> ScaledBelief:
-        sizes = jnp.asarray(typical, theta.dtype)
-        scales = Scales(centre=jnp.zeros_like(sizes), spread=sizes, size=jnp.ones((), theta.dtype))
-        return ScaledBelief(inner=estimator.init(theta), scales=scales)
+        return ScaledBelief(inner=estimator.init(theta), scales=_first_scales(typical, theta.dtype))
 
     def update(
         belief: ScaledBelief,

@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from deeprok.agents.learner import Learner
+from deeprok.agents.scaling import ScaledBelief
 from deeprok.core.errors import DeeprokError, shown
 from deeprok.core.files import as_numbers, parse_json, partial, read_bytes, write_atomically
 from deeprok.estimators.randomness import stream_after
@@ -73,24 +75,54 @@ def create(folder: Path, config: Config, group: Sequence[int] = ()) -> None:
 
 
 def _read_prior(config: Config) -> Any:
-    """The last belief of the run that these settings begin with; of several seeds the one with this seed."""
+    """The last estimate of another run, which these settings begin with; of several seeds the one with this seed."""
     found = find(Path(config.prior))
     if len(found) > 1:
         found = [folder for folder in found if folder.name == f"seed-{config.seed}"]
         if not found:
             raise DeeprokError(f"prior is {config.prior}, which has no seed-{config.seed}; name one of its runs")
+    only_mean = getattr(config.learner, "prior_part", "all") == "mean"
     with config.arithmetic():
-        belief = load_belief(found[0], config.make_learner(), "last")
-        renewed = {}
-        if hasattr(belief, "updates"):  # schedules begin again
-            renewed["updates"] = np.zeros_like(belief.updates)
-        if hasattr(belief, "stream"):  # its random numbers would come again
-            renewed["stream"] = np.asarray(stream_after(belief.stream, config.seed))
-        return dataclasses.replace(belief, **renewed)
+        begun = _begun_at_mean(found[0], config) if only_mean else load_belief(found[0], config.make_learner(), "last")
+        return _renewed(begun, config)
+
+
+def _begun_at_mean(folder: Path, config: Config) -> Any:
+    """The estimate before any observation, at the mean weights of a run, whatever its estimator was."""
+    source = read_config(folder)
+    if type(source.learner) is not type(config.learner):
+        raise DeeprokError(
+            f"prior is {folder}, a run of {source.algorithm}; {config.algorithm} needs one of a Q-learner"
+        )
+    with source.arithmetic():
+        learner = source.make_learner()
+        belief = load_belief(folder, learner, "last")
+        theta, scales = np.asarray(learner.view.mean(belief)), getattr(belief, "scales", None)
+    learner, given = config.make_learner(), learner.view.network
+    own = learner.view.network
+    if (given.num_weights, given.slices, given.neurons) != (own.num_weights, own.slices, own.neurons):
+        raise DeeprokError(
+            f"prior is {folder}, whose network has {given.num_weights} weights; this run's has {own.num_weights}, and "
+            "both must have the same layers"
+        )
+    assert learner.begin_at
+    return learner.begin_at(*jax.tree.map(lambda leaf: jnp.asarray(leaf, config.precision), (theta, scales)))
+
+
+def _renewed(belief: Any, config: Config) -> Any:
+    """The estimate at the beginning of another run: schedules begin again, and random numbers are other ones."""
+    if isinstance(belief, ScaledBelief):
+        return dataclasses.replace(belief, inner=_renewed(belief.inner, config))
+    renewed = {}
+    if hasattr(belief, "updates"):
+        renewed["updates"] = np.zeros_like(belief.updates)
+    if hasattr(belief, "stream"):
+        renewed["stream"] = np.asarray(stream_after(belief.stream, config.seed))
+    return dataclasses.replace(belief, **renewed)
 
 
 def load_prior(folder: Path, learner: Learner) -> Any:
-    """The posterior that a run begins with, if it was given one."""
+    """The estimate that a run begins with, if it was given one."""
     path = folder / PRIOR
     return checkpoint.load(path, "belief", belief_template(learner)) if path.exists() else None
 

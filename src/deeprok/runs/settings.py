@@ -100,7 +100,7 @@ class Config(RunSettings):
 
     @property
     def prior(self) -> str:
-        """The run whose posterior is this run's prior, if the learner can take one."""
+        """The run that this one starts from, if the learner can take one."""
         return getattr(self.learner, "prior", "")
 
     @property
