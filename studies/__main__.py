@@ -15,7 +15,7 @@ from typing import Literal
 import tyro
 
 from deeprok.cli import streams
-from studies import critic, deep_sea, defaults, kalman, paper, robustness, screening, table1
+from studies import calibration, critic, deep_sea, defaults, kalman, paper, robustness, screening, table1
 from studies.engine import Options, Study, numbers_file, run_study, write_page
 
 STUDIES: dict[str, Study] = {
@@ -27,6 +27,7 @@ STUDIES: dict[str, Study] = {
     "robustness": robustness.STUDY,
     "critic": critic.STUDY,
     "deep_sea": deep_sea.STUDY,
+    "calibration": calibration.STUDY,
 }
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -39,11 +40,21 @@ class Reproduce(Options):
     is not done again: an interrupted call goes on where it was, and one with more seeds adds to it.
     """
 
-    study: Literal["paper", "kalman", "table1", "environments", "defaults", "robustness", "critic", "deep_sea"] = "paper"
+    study: Literal[
+        "paper",
+        "kalman",
+        "table1",
+        "environments",
+        "defaults",
+        "robustness",
+        "critic",
+        "deep_sea",
+        "calibration",
+    ] = "paper"
     """The paper's experiment; the Kalman agents: structures, exploration, robustness level, calibration; the systems of
     the paper's Table 1 beside each other; which environments can tell robust agents from others, where nothing is
-    trained; the preset default on every environment; or where the worst case beats domain randomisation. kalman,
-    table1 and defaults take an hour or more, robustness several hours."""
+    trained; the preset default on every environment; where the worst case beats domain randomisation; critics of policy
+    gradients; deep exploration; or intervals for Q. All but the first take an hour or more."""
 
 
 def run(words: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
+from deeprok.agents.clock import Clock
 from deeprok.agents.learner import PlaysTrajectories
 from deeprok.agents.policy.critic import explained_variance
 from deeprok.agents.policy.gradient import make_critic
@@ -30,9 +31,9 @@ from deeprok.runs.settings import Config, make_config
 from deeprok.training.loop import templates
 from deeprok.training.scan import make_program
 from studies import critic_page
-from studies.defaults import scores
 from studies.engine import Done, Found, Options, Run, Session, Study, numbers_file, prepare, runs_of, train, write_json
 from studies.exam import Exam
+from studies.measured import scores
 from studies.plan import TUNING_SEEDS, Comparison, Row
 from studies.screening import EPSILONS, case_of, cells_episodes
 from studies.statistics import episodes_to
@@ -98,7 +99,11 @@ def critic_measures(config: Config) -> Callable[[Any, jax.Array], dict[str, jax.
         models_key, adapt_key, play_key, some_key = jax.random.split(key, 4)
         state, drawn = plays.models(agent, jnp.stack([models_key, adapt_key]), jnp.int32(0))
         models = {name: jnp.tile(values, plays.trajectories // len(values)) for name, values in drawn.items()}
-        act: Any = lambda noise, obs: learner.act(state, noise, obs, None)  # noqa: E731
+        clock = Clock(jnp.int32(0), 1.0)
+
+        def act(noise: Any, obs: jax.Array) -> Any:
+            return learner.act(state, noise, obs, clock)
+
         played = play_trajectories(task.env, act, models, play_key, learner.draw)
         share = jnp.where(played.alive, 1.0, 0.0) / jnp.sum(played.alive)
         x = critic.inputs(played.obs)
@@ -118,7 +123,7 @@ def examined(its: Sequence[Run], env: str, episodes: int) -> dict[str, dict[str,
     for epsilon in EPSILONS:
         result = evaluate(folders, case_of(env).axes, episodes, epsilon, keep="last")
         for one in result.per_seed:
-            by_seed[str(one.seed)]["scores"][f"{epsilon:g}"] = scores(one)
+            by_seed[str(one.seed)]["scores"][f"{epsilon:g}"] = scores(one.mean_return, one.success)
     config = its[0].row.config(its[0].seed)
     template, measures = templates(make_program(config))[0].agent, critic_measures(config)
     for run in its:
@@ -219,7 +224,11 @@ def _measured(
     env, critic = row.changes["env"], row.changes.get("critic", "linear")
     settings, what = row.config(0).digest(), f"{its.name}: {row.name}"
     kept = before if before and before["settings"] == settings else {"seeds": {}, "diverged": []}
-    found = {"settings": settings, "seeds": dict(kept["seeds"]), "diverged": list(kept["diverged"])}
+    found: dict[str, Any] = {
+        "settings": settings,
+        "seeds": dict(kept["seeds"]),
+        "diverged": list(kept["diverged"]),
+    }
     missing = [run for run in runs_of(options.out, its) if str(run.seed) not in found["seeds"]]
     done(what, (len(its.seeds) - len(missing)) * (_TRAINING[critic] + _EXAM))
     if missing:

@@ -169,7 +169,11 @@ def measure(options: Options, path: Path, done: Done, depths: Sequence[int] = DE
 
     def row(what: str, agent: str, depth: int, episodes: int, changes: Mapping[str, Any], seeds: Sequence[int]) -> Any:
         config = make(agent, depth, episodes, changes)
-        its = {"settings": config.digest(), "changes": dict(changes), "seeds": dict(known.get(config.digest(), {}))}
+        its: dict[str, Any] = {
+            "settings": config.digest(),
+            "changes": dict(changes),
+            "seeds": dict(known.get(config.digest(), {})),
+        }
         missing = [seed for seed in seeds if str(seed) not in its["seeds"]]
         work = _work_of(agent, depth, episodes)
         done(what, work * (len(seeds) - len(missing)))

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deeprok.agents.q_learning import make_estimator
+from deeprok.agents.replaying import make_estimator
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import make_config

@@ -16,7 +16,8 @@ from deeprok.agents.algorithms import ALGORITHMS
 from deeprok.agents.clock import Clock
 from deeprok.agents.learner import Learner
 from deeprok.agents.network import MLP
-from deeprok.agents.q_learning import AgentState, Draw, make_estimator
+from deeprok.agents.q_learning import AgentState, Draw
+from deeprok.agents.replaying import make_estimator
 from deeprok.agents.targets import TARGETS
 from deeprok.core.errors import DeeprokError
 from deeprok.environments.base import Transition

@@ -225,7 +225,7 @@ CHANGES: dict[str, tuple[str, Any]] = {
 #: Settings that need others, or a run.
 TOGETHER = {"prior"}
 #: Settings that are on or off, tested below.
-SWITCHES = {"double", "normalise", "settle"}
+SWITCHES = {"double", "normalise", "recalibrate", "settle"}
 SETTINGS = {name for algorithm in ("deep_rok", "ddqn") for name in make_config(algorithm).flat()}
 
 
@@ -354,8 +354,9 @@ def test_limits_of_a_run(untrained, tmp_path: Path, words: list[str], budget: tu
 @pytest.mark.parametrize("on", [True, False])
 @pytest.mark.parametrize("name", sorted(SWITCHES - {"double"}))
 def test_switches(untrained, tmp_path: Path, name: str, on: bool) -> None:
-    config = config_of("rtd_dqn", f"--{'' if on else 'no-'}{name}", out=tmp_path / "run")
-    assert config == make_config("rtd_dqn", **{name: on})
+    algorithm = "deep_rok" if name == "recalibrate" else "rtd_dqn"  # which has a posterior
+    config = config_of(algorithm, f"--{'' if on else 'no-'}{name}", out=tmp_path / "run")
+    assert config == make_config(algorithm, **{name: on})
 
 
 @pytest.mark.parametrize(("option", "double"), [("--double", True), ("--no-double", False)])
@@ -890,8 +891,8 @@ def interrupt(*_: Any) -> None:
 def test_interrupted_while_it_imports(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys, threading\n"
-        "threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()\n"
-        "from deeprok.cli.main import program\n"
+        "from deeprok.cli.main import program\n"  # which is quick: the rest is imported when it is called
+        "threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()\n"
         f"sys.argv[1:] = ['train', 'dqn', '--out', '{tmp_path / 'out'}']\n"
         "sys.exit(program())"
     )

@@ -19,7 +19,7 @@ from scipy.stats import binomtest
 
 from deeprok.agents.learner import View
 from deeprok.agents.network import MLP
-from deeprok.agents.q_learning import make_estimator
+from deeprok.agents.replaying import make_estimator
 from deeprok.core.console import WordConsole
 from deeprok.core.errors import DeeprokError
 from deeprok.environments import Choices, Environment, cartpole, with_model

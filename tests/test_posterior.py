@@ -14,7 +14,7 @@ import pytest
 from comparisons import assert_equal_to_rounding
 
 from deeprok.agents.clock import Clock
-from deeprok.agents.q_learning import make_estimator
+from deeprok.agents.replaying import make_estimator
 from deeprok.cli.main import main
 from deeprok.core.errors import DeeprokError
 from deeprok.environments.base import Transition

@@ -12,7 +12,7 @@ from deeprok.environments import ENVIRONMENTS
 from deeprok.runs.settings import check, make_config
 from studies import carried_over
 
-Q_LEARNERS = [name for name, row in ALGORITHMS.items() if row.learner == "q_learning"]
+Q_LEARNERS = [name for name, row in ALGORITHMS.items() if row.learner != "policy_gradient"]
 CHOOSING = [name for name, part in ENVIRONMENTS.items() if not part.make(part.settings()).actions.continuous]
 
 
@@ -44,7 +44,7 @@ def test_no_environment_has_a_default_of_its_own() -> None:
 #: Of the agents with a gradient and with the filter.
 NUMBERS: dict[str, tuple[Any, Any]] = {
     "hidden": ((64, 64), (20, 20)),
-    "train_every": (2, 2),
+    "train_every": (2, 4),
     "target_rate": (1.0, 0.01),
     "target_period": (1, 1),
     "batch_size": (64, 32),

@@ -138,6 +138,7 @@ CHANGES: dict[str, Change] = {
     "epsilon_fraction": Change(0.3),
     "longest_repeat": Change(3),
     "normalise": Change(True),
+    "recalibrate": Change(True),
     "explore": Change("thompson"),
     "explore_scale": Change(2.0, dict(explore="ucb")),
     "chunk_steps": Change(6),

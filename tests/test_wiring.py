@@ -13,7 +13,7 @@ from probe_envs import part_of
 
 from deeprok.agents import replay
 from deeprok.agents.clock import Clock
-from deeprok.agents.q_learning import _context, make_estimator
+from deeprok.agents.replaying import estimator_context, make_estimator
 from deeprok.core.errors import DeeprokError
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments import ENVIRONMENTS, Choices, Environment, Outcome, quantity
@@ -66,7 +66,7 @@ def test_backprop_charges_a_mini_batch_its_share_of_the_divergence() -> None:
 
 def test_the_data_grow_with_the_rounds() -> None:
     """Two updates a round: the data of both are those of its steps."""
-    context = _context(make_config("bbb_dqn", "tuned", **DATA, updates=2, episodes=5, horizon=21).task())
+    context = estimator_context(make_config("bbb_dqn", "tuned", **DATA, updates=2, episodes=5, horizon=21).task())
     np.testing.assert_array_equal(context.data_size(jnp.arange(8)), np.repeat(HELD, 2))
     assert context.updates == 5 * 21 // 2 * 2
 
@@ -328,8 +328,8 @@ def test_calibration_knows_what_the_run_acted_on(probes, acting: str, low: float
         **dict(hidden=(1,), covariance="diagonal"),
     )
     view = config.make_learner().view
-    intervals = calibration._make_intervals(config, view, states=4, models=3, seed=0)
-    truth = intervals(make_estimator(config.task()).init(jnp.zeros(view.network.num_weights))).truth
+    intervals = calibration.make_intervals(config, view, states=4, models=3, seed=0)
+    truth = intervals(make_estimator(config.task()).init(jnp.zeros(view.network.num_weights)), 0.0).truth
     assert truth.shape == (4, 2)
     assert low < truth.min() <= truth.max() < high
 

@@ -24,7 +24,7 @@ from deeprok.agents.clock import Clock
 from deeprok.agents.ensemble import Ensemble, WithPrior
 from deeprok.agents.learner import Learner, LearnerPart, Played, PlaysSteps, Task, View
 from deeprok.agents.network import Network
-from deeprok.agents.q_learning import ReplaySettings, check_replay, epsilon_of, followed, make_estimator
+from deeprok.agents.replaying import ReplaySettings, check_replay, epsilon_of, followed, make_estimator
 from deeprok.agents.targets.base import Target
 from deeprok.core.fields import Count, NotNegative, Share
 from deeprok.core.pytree import pytree_dataclass

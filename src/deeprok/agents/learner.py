@@ -10,14 +10,16 @@ import jax
 import jax.numpy as jnp
 
 from deeprok.agents.clock import Clock
+from deeprok.agents.correction import Correction
 from deeprok.agents.network import Network
-from deeprok.agents.targets.base import TargetPart
+from deeprok.agents.targets.base import InnerProblem, TargetPart
 from deeprok.core.fields import Precision
 from deeprok.core.registry import Registry, expect
 from deeprok.environments.base import Environment, Model, Transition
 from deeprok.environments.rollout import Step
 from deeprok.estimators.base import EstimatorPart, Fit, Posterior
 from deeprok.uncertainty.models import Box, ModelSet
+from deeprok.uncertainty.sets import Level
 
 #: The model that an agent acts on: the nominal one, a fresh draw from the box in each episode, or one of the model set.
 Acting = Literal["nominal", "sampled", "member"]
@@ -100,6 +102,8 @@ class View(NamedTuple):
       mean: `belief -> theta` [n], the point estimate.
       posterior: the posterior over the weights; None for a point estimate.
       values: `(belief, obs [C, D]) -> (mean, deviation)` of Q [C, A]; None for a policy.
+      correct: `(belief, mean, deviation) -> (mean, deviation)`, what is made of the posterior's own numbers of Q.
+      worst_case: the inner problem that Q is the worst case of; None for a nominal target.
     """
 
     env: Environment
@@ -107,6 +111,11 @@ class View(NamedTuple):
     mean: Callable[[Any], jax.Array]
     posterior: Posterior | None
     values: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]] | None
+    correct: Callable[[Any, jax.Array, jax.Array], tuple[jax.Array, jax.Array]] = lambda belief, mean, deviation: (
+        mean,
+        deviation,
+    )
+    worst_case: InnerProblem | None = None
 
 
 class Played(NamedTuple):
@@ -178,6 +187,8 @@ class Learner(NamedTuple):
       restored: `(state, belief) -> state`, with the weights of an earlier moment.
       begin_at: `(theta, scales=None) -> belief`, the estimate before any observation, at the weights that another run
         has ended with and in its units, if it had some; None where a run can't start from another.
+      level: `(state, clock) -> level`, the size of the ambiguity set that the values are learned with.
+      corrected: `(belief, correction) -> belief`, with another correction of the values; None if the run has none.
     """
 
     plays: PlaysSteps | PlaysTrajectories
@@ -193,6 +204,8 @@ class Learner(NamedTuple):
     warning: str | None = None
     restored: Callable[[Any, Any], Any] = lambda state, belief: dataclasses.replace(state, belief=belief)
     begin_at: Callable[..., Any] | None = None
+    level: Callable[[Any, Clock], Level] = lambda state, clock: 0.0
+    corrected: Callable[[Any, Correction], Any] | None = None
 
     @property
     def chunk_steps(self) -> int:

@@ -12,9 +12,18 @@ import jax.numpy as jnp
 
 from deeprok.agents import replay
 from deeprok.agents.clock import Clock
-from deeprok.agents.exploration import Repeats, linear_epsilon
-from deeprok.agents.learner import Learner, LearnerPart, Played, PlaysSteps, Task, View, gigabytes
+from deeprok.agents.correction import CorrectedBelief, Correction, beneath, correctable, uncorrected
+from deeprok.agents.exploration import Repeats
+from deeprok.agents.learner import Learner, LearnerPart, Played, PlaysSteps, Task, View
 from deeprok.agents.network import RescalableNetwork
+from deeprok.agents.replaying import (
+    ReplaySettings,
+    check_replay,
+    epsilon_of,
+    estimator_context,
+    followed,
+    make_estimator,
+)
 from deeprok.agents.scaling import (
     EVERY,
     Scales,
@@ -29,37 +38,13 @@ from deeprok.agents.scaling import (
 )
 from deeprok.agents.targets.base import Target, action_value
 from deeprok.core.errors import DeeprokError, shown
-from deeprok.core.fields import Count, Natural, NotNegative, Probability, added
+from deeprok.core.fields import Count, NotNegative, added
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import Transition
-from deeprok.estimators import Context, Estimator, Fit, predict
+from deeprok.estimators import Estimator, Fit, predict
 
 Explore = Literal["epsilon", "thompson", "ucb"]
 PriorPart = Literal["all", "mean"]
-
-
-@dataclass(frozen=True)
-class ReplaySettings:
-    """Settings of learning from a replay buffer, with ε-greedy exploration."""
-
-    batch_size: Count = 10
-    """Transitions in a mini-batch."""
-    replay_size: Count = 150_000
-    """Transitions in the replay buffer; the oldest are replaced first."""
-    warm_up: Natural = 100
-    """Environment steps before learning starts."""
-    train_every: Count = 1
-    """Environment steps between updates."""
-    updates: Count = added(1)
-    """Updates after every train_every steps, each from a mini-batch of its own."""
-    epsilon_start: Probability = 1.0
-    """Probability of a random action at the first step."""
-    epsilon_end: Probability = 0.1
-    """Probability of a random action after epsilon_steps steps."""
-    epsilon_steps: Natural = 10_000
-    """Environment steps over which that probability falls, unless epsilon_fraction is set."""
-    epsilon_fraction: Probability = added(0.0)
-    """Fraction of the budget over which that probability falls; 0 to count steps instead."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +68,9 @@ class QLearningSettings(ReplaySettings):
     normalise: bool = added(False)
     """Running normalisation of observations and targets, with an estimator and a network that can do it, as all that
     come with the package can."""
+    recalibrate: bool = added(False)
+    """At the end, correct the posterior's intervals for Q by held-out play: what the greedy policy earns, for a robust
+    target against models that are the worst in every step. Not with a memory, unless acting is nominal."""
 
 
 @pytree_dataclass
@@ -115,11 +103,6 @@ class Learned(NamedTuple):
     statistics: Statistics | None
 
 
-def followed(target: Target, copied: jax.Array, mean: jax.Array) -> jax.Array:
-    """The target network's weights, moved towards the learned ones."""
-    return mean if target.rate == 1.0 else copied + target.rate * (mean - copied)
-
-
 # The mean Kalman gain is averaged over some hundred updates.
 _GAIN_RATE = 0.01
 
@@ -130,38 +113,6 @@ def _followed(gains: jax.Array, fit: Fit, learning: jax.Array) -> jax.Array:
         raise DeeprokError("confidence is 'spread', but the estimator has no health.gain; use 'time' instead")
     now = jnp.where(gains[0] > 0, gains[1] + _GAIN_RATE * (fit.health.gain - gains[1]), fit.health.gain)
     return jnp.where(learning, jnp.stack([jnp.where(gains[0] > 0, gains[0], now), now]), gains)
-
-
-def epsilon_of(settings: ReplaySettings, clock: Clock) -> jax.Array:
-    """The probability of a random action at a moment."""
-    start, end, fraction = settings.epsilon_start, settings.epsilon_end, settings.epsilon_fraction
-    if fraction:
-        return linear_epsilon(clock.progress, start, end, fraction)
-    return linear_epsilon(clock.t, start, end, settings.epsilon_steps)
-
-
-def make_estimator(task: Task) -> Estimator:
-    """The estimator of a task, for its network's weights, in whatever units it learns."""
-    assert task.estimator
-    return task.estimator.make(task.estimator_settings, _context(task))
-
-
-def _context(task: Task) -> Context:
-    """What the estimator may know of the run."""
-    settings: ReplaySettings = task.settings
-    steps = task.most_steps
-    capacity = min(settings.replay_size, steps)
-
-    def data_size(updates: jax.Array) -> jax.Array:
-        rounds = updates // settings.updates if settings.updates > 1 else updates
-        return jnp.minimum(settings.warm_up + settings.train_every * (rounds + 1.0), capacity)
-
-    return Context(
-        network=task.network,
-        batch_size=settings.batch_size,
-        updates=steps // settings.train_every * settings.updates,
-        data_size=data_size,
-    )
 
 
 class _Units(NamedTuple):
@@ -194,6 +145,9 @@ def make_q_learner(task: Task) -> Learner:
     settings: QLearningSettings = task.settings
     network, actions = task.network, task.env.actions
     units, begin_at, estimator = _with_units(task, make_estimator(task))
+    recalibrates = settings.recalibrate and not (task.env.past and task.acting != "nominal")
+    if recalibrates:
+        units, begin_at, estimator = units and beneath(units), uncorrected(begin_at), correctable(estimator)
     target: Target = task.target.make(task.target_settings, network, task.discount)
     posterior = estimator.posterior
     thompson = settings.explore == "thompson"
@@ -250,7 +204,10 @@ def make_q_learner(task: Task) -> Learner:
         count = len(actions)
         every = (jnp.repeat(obs, count, axis=0), jnp.tile(jnp.arange(count), len(obs)))
         mean, variance = predict(estimator, belief, action_value(network), every)
-        return mean.reshape(-1, count), jnp.sqrt(variance).reshape(-1, count)
+        return correct(belief, mean.reshape(-1, count), jnp.sqrt(variance).reshape(-1, count))
+
+    def correct(belief: Any, mean: jax.Array, deviation: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return belief.correction(mean, deviation) if recalibrates else (mean, deviation)
 
     def observe(
         state: AgentState, transition: Transition, draw: Draw, clock: Clock, ended: jax.Array, active: jax.Array
@@ -307,10 +264,14 @@ def make_q_learner(task: Task) -> Learner:
     def restored(state: AgentState, belief: Any) -> AgentState:
         return dataclasses.replace(state, belief=belief, target=jnp.copy(estimator.mean(belief)))
 
+    def corrected(belief: CorrectedBelief, correction: Correction) -> CorrectedBelief:
+        return dataclasses.replace(belief, correction=correction)
+
     def metrics(clock: Clock, belief: Any) -> dict[str, float]:
         assert task.estimator
         epsilon = float(epsilon_of(settings, clock)) if settings.explore == "epsilon" else 0.0
-        own = belief.inner if units else belief
+        own = belief.inner if recalibrates else belief
+        own = own.inner if units else own
         return {"epsilon": epsilon, **task.estimator.metrics(task.estimator_settings, own)}
 
     assert task.estimator
@@ -326,76 +287,29 @@ def make_q_learner(task: Task) -> Learner:
         draw=draw,
         act=act,
         learn=learn,
-        view=View(task.env, network, estimator.mean, posterior, values),
+        view=View(task.env, network, estimator.mean, posterior, values, correct, target.worst_case),
         seeds="vmap" if task.estimator.vmap_seeds(task.estimator_settings) else "processes",
         batch=settings.batch_size,
         remedy=task.estimator.remedy(task.estimator_settings),
         metrics=metrics,
         restored=restored,
         begin_at=begin_at,
+        level=lambda state, clock: target.level(clock, state.gains),
+        corrected=corrected if recalibrates else None,
         warning=None
         if task.precision == "float64"
-        else task.estimator.warning(task.estimator_settings, _context(task)),
+        else task.estimator.warning(task.estimator_settings, estimator_context(task)),
     )
-
-
-def check_replay(task: Task, settings: ReplaySettings, chunk_steps: int, members: int = 0) -> None:
-    """Raises where the settings of learning from a replay don't fit each other, the environment or the memory.
-
-    Args:
-      task: the run, with the network whose weights are all that is learned.
-      settings: the learner's.
-      chunk_steps: environment steps in a chunk.
-      members: numbers that are stored beside each transition, and drawn for it.
-    """
-    assert task.estimator
-    if task.env.actions.continuous:
-        raise DeeprokError(
-            f"env is '{task.env.name}', where actions are numbers; {task.algorithm} needs actions to choose from, "
-            "take pg, epopt or robust_pg"
-        )
-    if chunk_steps % settings.train_every:
-        raise DeeprokError(
-            f"chunk_steps is {chunk_steps}; it must be a multiple of train_every, which is {settings.train_every}"
-        )
-    if settings.batch_size > settings.replay_size:
-        raise DeeprokError(
-            f"batch_size is {settings.batch_size}; it must be at most replay_size, which is {settings.replay_size}, or "
-            "a mini-batch would hold a transition several times"
-        )
-    if settings.updates > 1 and settings.replay_size == 1:
-        raise DeeprokError(
-            f"updates is {settings.updates}, but replay_size is 1, so that all of them would learn from the same "
-            "transition; raise replay_size, or take 1"
-        )
-    # Settings whose replay, snapshots, covariance, and models drawn for a chunk, are gigabytes.
-    network = task.network
-    stored = task.estimator.memory(task.estimator_settings, network)
-    if (size := gigabytes(stored.numbers, task.precision)) > 4:
-        raise DeeprokError(
-            f"{stored.what} {network.num_weights} weights would take {size:.1f} GB, more than the 4 allowed; "
-            f"{stored.instead}"
-        )
-    models, observations = task.models.size, len(task.env.observation_scale)
-    rows = min(settings.replay_size, task.most_steps)
-    width = observations + 1 + (models if task.target.robust else 1) * (observations + 2) + members
-    # Of each step of a chunk: mini-batches, and the models and the first observation of an episode that may begin.
-    drawn = chunk_steps * (settings.updates * settings.batch_size + models * len(task.box) + observations + members)
-    if (size := gigabytes(rows * width + drawn + task.snapshots * network.num_weights, task.precision)) > 4:
-        lower = "models, replay_size, memory or chunk_steps" if task.env.past else "models, replay_size or chunk_steps"
-        raise DeeprokError(
-            f"{models} models, a replay of {rows} transitions and {task.snapshots} snapshots would take "
-            f"{size:.1f} GB a seed, more than the 4 allowed; lower {lower}, or raise snapshot_every"
-        )
-    task.estimator.check(task.estimator_settings, network, task.precision)
 
 
 def _check(task: Task) -> None:
     settings: QLearningSettings = task.settings
     assert task.estimator
     check_replay(task, settings, settings.chunk_steps)
-    if settings.explore != "epsilon" and not task.estimator.posterior:
-        raise DeeprokError(f"explore is {shown(settings.explore)}, but {task.algorithm} has no posterior")
+    if not task.estimator.posterior:
+        for name, plain in (("explore", "epsilon"), ("recalibrate", False)):
+            if getattr(settings, name) != plain:
+                raise DeeprokError(f"{name} is {shown(getattr(settings, name))}, but {task.algorithm} has no posterior")
 
 
 PART = LearnerPart(

@@ -18,14 +18,17 @@ from deeprok.training.progress import fraction_bar
 
 @dataclass(frozen=True)
 class Calibrate:
-    """Compare the posterior's intervals for Q with what the greedy policy earns."""
+    """Compare the posterior's intervals for Q with what the greedy policy earns.
+
+    With a robust target it earns it against models that are the worst in every step, by the agent's own values.
+    """
 
     run: RunFolder
-    """A run folder, or a folder of seeds, of an agent with a nominal target and a posterior, such as ekf_dqn."""
+    """A run folder, or a folder of seeds, of an agent with a posterior, such as deep_rok."""
     states: int = 200
     """States visited by the greedy policy, for each seed."""
     models: int = 32
-    """Models of the run's box that returns are averaged over."""
+    """Models of the run's box, or model sets of a robust target, that returns are averaged over."""
     keep: Keep = "last"
     """The weights that did best on held-out models while training, or the last ones."""
     seed: int = 0
@@ -44,11 +47,13 @@ def run(words: Sequence[str]) -> None:
         return
     low, high, seeds = min(found.temperature), max(found.temperature), len(found.temperature)
     table = Table(title=f"{found.points} values of Q, {seeds} seed{'s' if seeds > 1 else ''}", title_justify="left")
-    for heading in ("nominal coverage", "empirical", "with the temperature of the other seeds"):
+    headings = ["nominal coverage", "empirical", "with the temperature of the other seeds"]
+    for heading in [*headings[:2], *(["before its correction"] if found.raw else []), headings[2]]:
         table.add_column(heading, justify="right")
     for i, level in enumerate(found.levels):
         scaled = f"{100 * found.calibrated[i]:.0f} %" if found.calibrated else "– (one seed)"
-        table.add_row(f"{100 * level:.0f} %", f"{100 * found.coverage[i]:.0f} %", scaled)
+        raw = [f"{100 * found.raw[i]:.0f} %"] if found.raw else []
+        table.add_row(f"{100 * level:.0f} %", f"{100 * found.coverage[i]:.0f} %", *raw, scaled)
     streams.out.print(table)
     streams.out.print(
         f"mean standard deviation of Q {found.deviation:.3g}, root mean square error of its mean {found.error:.3g}",

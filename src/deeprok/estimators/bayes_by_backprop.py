@@ -289,6 +289,7 @@ PART = EstimatorPart(
     settings=BayesByBackpropConfig,
     make=_make,
     presets={"paper": BayesByBackpropConfig(), "tuned": BayesByBackpropConfig(learning_rate=1e-4)},
+    run={"default": {"recalibrate": True}},
     posterior=True,
     vmap_seeds=lambda settings: True,
     memory=memory_of_vectors(lambda settings: 0),

@@ -346,8 +346,16 @@ PART = EstimatorPart(
         # In units in which observations and targets are of size one.
         "default": KalmanConfig(observation_noise=0.003, process_noise=0.0, prior_covariance=0.015, remembered=0.1),
     },
-    # An update costs the square of the number of weights.
-    run={"default": {"hidden": (20, 20), "batch_size": 32, "target_rate": 0.01}},
+    # An update costs the square of the number of weights, and learns more than one of a gradient.
+    run={
+        "default": {
+            "hidden": (20, 20),
+            "batch_size": 32,
+            "train_every": 4,
+            "target_rate": 0.01,
+            "recalibrate": True,
+        }
+    },
     posterior=True,
     vmap_seeds=lambda settings: settings.covariance == "diagonal",
     memory=_memory,

@@ -260,6 +260,7 @@ PART = EstimatorPart(
     settings=PSGLDConfig,
     make=_make,
     presets={"paper": PSGLDConfig(), "tuned": PSGLDConfig(learning_rate=1e-4)},
+    run={"default": {"recalibrate": True}},
     posterior=True,
     vmap_seeds=lambda settings: True,
     memory=memory_of_vectors(lambda settings: settings.members),

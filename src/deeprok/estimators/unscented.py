@@ -381,6 +381,7 @@ PART = EstimatorPart(
         "paper": UnscentedConfig(),
         "tuned": UnscentedConfig(observation_noise=0.01, prior_covariance=0.1),
     },
+    run={"default": {"recalibrate": True}},
     posterior=True,
     vmap_seeds=lambda settings: False,
     memory=_memory,

@@ -51,7 +51,7 @@ def q_distribution(view: View, belief: Any) -> QDistribution:
 
     def at(obs: jax.Array) -> tuple[jax.Array, jax.Array]:
         mean, gradients = network.linearise(theta, obs)
-        return mean, jnp.sqrt(jnp.maximum(variance(gradients), 0.0))
+        return view.correct(belief, mean, jnp.sqrt(jnp.maximum(variance(gradients), 0.0)))
 
     return at
 

@@ -17,8 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from deeprok.agents.clock import Clock
+from deeprok.agents.correction import Correction
 from deeprok.core.errors import DeeprokError
 from deeprok.core.pytree import pytree_dataclass, select
+from deeprok.evaluation.calibration import make_correction
 from deeprok.evaluation.play import play_episodes
 from deeprok.evaluation.policies import ensemble_policy
 from deeprok.runs import checkpoint
@@ -137,6 +140,7 @@ def _train_group(
     states, best = jax.tree.map(lambda *leaves: jnp.array(np.stack(leaves)), *members)
     trial, exam = (_make_trial(config, program, trials) for trials in (_TRIAL, _EXAM))
     measure, go_back = make_spread(program.learner), _make_return(program)
+    correct = make_correction(config, program.learner.view) if program.learner.corrected else None
     broken: dict[int, str] = {}
     steps = np.array(states.steps)  # a copy, as the states are donated
     done = program.chunks_done(states)
@@ -179,6 +183,8 @@ def _train_group(
                 returns = late & np.asarray(states.held < 0).any(axis=1)
                 if returns.any():
                     states = go_back(states, best, returns)
+                if correct and ended.any():
+                    states, best = _corrected(program, correct, states, best, ended)
             spread = measure(states.agent.belief)
             before, steps = steps, np.array(states.steps)
             seconds = time.monotonic() - began
@@ -292,6 +298,28 @@ def _make_return(program: Program) -> Callable[[RunState, Best, Any], RunState]:
         return dataclasses.replace(states, agent=agent, held=held)
 
     return jax.jit(go_back, donate_argnums=0)
+
+
+def _corrected(
+    program: Program, correct: Callable[[Any, jax.Array], Correction], states: RunState, best: Best, ended: np.ndarray
+) -> tuple[RunState, Best]:
+    """The runs with their values corrected by held-out play, where they have ended."""
+    learner = program.learner
+    assert learner.corrected
+    for i in map(int, np.flatnonzero(ended)):
+        run, kept = jax.tree.map(lambda leaf, i=i: leaf[i], (states, best))
+        clock = Clock(run.steps, 1.0, run.held[0] if run.held.size else -1.0)
+        level = jnp.asarray(learner.level(run.agent, clock), float)
+        last, best_belief = (learner.corrected(b, correct(b, level)) for b in (run.agent.belief, kept.belief))
+        states, best = _put(
+            (states, best),
+            (
+                dataclasses.replace(run, agent=dataclasses.replace(run.agent, belief=last)),
+                dataclasses.replace(kept, belief=best_belief),
+            ),
+            i,
+        )
+    return states, best
 
 
 def _unfinished(states: RunState, config: Config) -> list[int]:

@@ -357,8 +357,8 @@ def _critic_numbers(task: Task) -> tuple[int, int]:
     if settings.critic == "linear":
         return 2 * (observations * (observations + 5) // 2 + 4), 0
     network = critic_network(observations, settings.critic_hidden)
-    blocks = "neuron" if settings.critic == "kalman" else "diagonal"
-    stored = KALMAN.memory(KalmanConfig(covariance=blocks), network).numbers
+    blocks = KalmanConfig(covariance="neuron" if settings.critic == "kalman" else "diagonal")
+    stored = KALMAN.memory(blocks, network).numbers
     drawn = settings.critic_updates * settings.critic_batch
     # Beside the weights, the gradients of a mini-batch and the covariance of what it predicts.
     batch = settings.critic_batch * (2 * network.num_weights + 2 * settings.critic_batch)

@@ -35,6 +35,7 @@ class Target(NamedTuple):
       period: steps between copies of the weights to the target network; None if it needs no target network.
       follows_gain: whether the level depends on the gains.
       rate: how far the target network's weights move towards the learned ones each time; 1 copies them.
+      worst_case: the inner problem of a robust target; None for a nominal one.
     """
 
     observe: Callable[[jax.Array, jax.Array, Transition, Level], tuple[Observation, Any, jax.Array]]
@@ -42,6 +43,7 @@ class Target(NamedTuple):
     period: int | None = None
     follows_gain: bool = False
     rate: float = 1.0
+    worst_case: InnerProblem | None = None
 
 
 def _nothing(*_: Any) -> None:

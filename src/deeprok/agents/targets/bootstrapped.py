@@ -121,12 +121,14 @@ def _nominal(settings: BootstrapSettings, network: Network, discount: float) -> 
 
 
 def _worst_case(settings: WorstCaseSettings, network: Network, discount: float) -> Target:
+    worst_case = SETS[settings.robust_set].worst_case
     return Target(
-        _observe(network, settings, discount, SETS[settings.robust_set].worst_case),
+        _observe(network, settings, discount, worst_case),
         level_schedule(settings),
         settings.target_period,
         settings.confidence == "spread",
         settings.target_rate,
+        worst_case,
     )
 
 

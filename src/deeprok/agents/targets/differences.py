@@ -137,6 +137,7 @@ def _robust_difference(settings: AmbiguitySettings, network: Network, discount: 
         discount,
         level=level_schedule(settings),
         follows_gain=settings.confidence == "spread",
+        worst_case=worst_case,
     )
 
 
