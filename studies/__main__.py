@@ -15,7 +15,7 @@ from typing import Literal
 import tyro
 
 from deeprok.cli import streams
-from studies import calibration, critic, deep_sea, defaults, kalman, paper, robustness, screening, table1
+from studies import calibration, critic, deep_sea, defaults, filters, kalman, paper, robustness, screening, table1
 from studies.engine import Options, Study, numbers_file, run_study, write_page
 
 STUDIES: dict[str, Study] = {
@@ -27,6 +27,7 @@ STUDIES: dict[str, Study] = {
     "robustness": robustness.STUDY,
     "critic": critic.STUDY,
     "deep_sea": deep_sea.STUDY,
+    "filters": filters.STUDY,
     "calibration": calibration.STUDY,
 }
 DOCS = Path(__file__).parent.parent / "docs"
@@ -49,12 +50,13 @@ class Reproduce(Options):
         "robustness",
         "critic",
         "deep_sea",
+        "filters",
         "calibration",
     ] = "paper"
     """The paper's experiment; the Kalman agents: structures, exploration, robustness level, calibration; the systems of
     the paper's Table 1 beside each other; which environments can tell robust agents from others, where nothing is
     trained; the preset default on every environment; where the worst case beats domain randomisation; critics of policy
-    gradients; deep exploration; or intervals for Q. All but the first take an hour or more."""
+    gradients; deep exploration; the filter against Adam; or intervals for Q. All but the first take an hour or more."""
 
 
 def run(words: Sequence[str]) -> None:
