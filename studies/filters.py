@@ -28,9 +28,10 @@ from deeprok.runs.settings import Config
 from deeprok.training.scan import make_program
 from deeprok.uncertainty.models import parse_grid
 from studies import filters_figure, filters_page
-from studies.defaults import examined, references
+from studies.defaults import examined
 from studies.engine import Done, Found, Options, Run, Session, Study, numbers_file, prepare, runs_of, train, write_json
 from studies.exam import EPSILON, PAPER_GRID, Exam
+from studies.measured import references
 from studies.plan import Comparison, Row
 from studies.screening import cells_episodes
 
@@ -167,7 +168,7 @@ def exam_episodes(options: Options) -> int:
 
 def _examine(its: Sequence[Run], env: str, episodes: int) -> dict[str, Any]:
     """Scores on the grid and the learning curve of each run."""
-    scores = examined(its, env, episodes)
+    scores = examined(list(its), env, episodes)
     return {str(run.seed): {**scores[str(run.seed)], "curve": curve(run.folder)} for run in its}
 
 
@@ -254,7 +255,7 @@ def measure(options: Options, path: Path, done: Done, envs: Sequence[str] = ENVS
       rounds: chunks of each row that are timed.
     """
     stored = json.loads(path.read_text()) if path.exists() else {}
-    known = references()
+    known = references(envs)
     sizes = {"episodes": cells_episodes(options.episodes), "few_episodes": exam_episodes(options)}
     found: Found = {
         "format": 1,
