@@ -44,10 +44,14 @@ def diverged(found: Mapping[str, Any], called: Callable[[str], str] = title) -> 
 
 
 def missing(found: Mapping[str, Any], called: Callable[[str], str] = title) -> str:
-    """A sentence on the agents that have no numbers yet, if any has none."""
-    agents = next(iter(found["rows"].values()))
-    without = [called(agent) for agent in agents if not any(its[agent]["seeds"] for its in found["rows"].values())]
-    return f" Not measured yet: {', '.join(without)}." if without else ""
+    """A sentence on the agents that have no numbers yet, on all environments or on some."""
+    without = []
+    for agent in next(iter(found["rows"].values())):
+        envs = [env for env, its in found["rows"].items() if not its[agent]["seeds"]]
+        if envs:
+            where = "" if len(envs) == len(found["rows"]) else f" on {', '.join(f'`{env}`' for env in envs)}"
+            without.append(f"{called(agent)}{where}")
+    return f" Not measured yet: {'; '.join(without)}." if without else ""
 
 
 def table(found: Mapping[str, Any], epsilon: float, short: bool = False) -> Lines:

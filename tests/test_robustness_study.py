@@ -340,7 +340,7 @@ def test_page_of_a_sample() -> None:
     assert [cell.split()[0] for cell in differences[1:]] == ["**+45", "**-45"]
     text = " ".join(page.split())
     assert "With 4 comparisons with domain randomisation, about 0.2 would be called" in text
-    assert "Not measured yet: domain randomisation, memory 16," in text
+    assert "Not measured yet: domain randomisation, memory 16;" in text
     assert "On `road` (25 %), `rocket` (25 %) the reference itself succeeds in less than half" in text
     assert "standard error of 1.0 percentage points" in text
     assert "Rows have 3 seeds. Each cell is played for 200 episodes" in text
