@@ -43,7 +43,7 @@ TARGETS = ("nominal", "robust")
 _MEMBERS = 5  # of an ensemble
 
 #: The truth: states of each seed, and model sets that values are averaged over. Not the seed that runs correct by.
-_STATES, _MODELS, _SEED = 100, 16, 0
+_STATES, _MODELS, _SEED = 100, 8, 0
 _HELD_OUT = (64, 8, 20170309)
 
 #: Beyond the box: values of each parameter, and how far they reach on either side, in widths of the box.
@@ -261,15 +261,18 @@ def measure(
       options: seeds, folder and processes.
       path: the JSON file; rows that it holds, of the same settings and as many seeds, are not examined again.
       done: called with what is being done and how much of the work it was.
-      envs: environments.
+      envs: environments to measure now; the others stay as they are.
       targets: names of `TARGETS`.
       posteriors: names of `POSTERIORS`.
       states: states of each agent.
       models: model sets that values are averaged over.
     """
     stored = json.loads(path.read_text()) if path.exists() else {}
+    before = stored.get("rows", {})
     rows: dict[str, Any] = {
-        env: {target: dict(stored.get("rows", {}).get(env, {}).get(target, {})) for target in TARGETS} for env in envs
+        env: {target: dict(before.get(env, {}).get(target, {})) for target in TARGETS}
+        for env in ENVS
+        if env in envs or env in before
     }
     found: Found = {
         "format": 1,
@@ -287,8 +290,8 @@ def measure(
                 compared = comparison(env, target, posterior, options.seeds)
                 what, settings = f"{env}: {compared.rows[0].algorithm}", compared.rows[0].config(0).digest()
                 work = options.seeds * _TRAINING[posterior], options.seeds * _MEASURING
-                before = rows[env][target].get(posterior, {})
-                if before.get("settings") == settings and before.get("seeds") == options.seeds:
+                known = rows[env][target].get(posterior, {})
+                if known.get("settings") == settings and known.get("seeds") == options.seeds:
                     done(what, sum(work))
                     continue
                 its = runs_of(options.out, compared)

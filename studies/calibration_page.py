@@ -46,10 +46,19 @@ def within(found: Mapping[str, Any], row: Mapping[str, Any], kind: str) -> bool:
 
 def table(found: Mapping[str, Any], short: bool = False) -> Lines:
     """Coverage, error and surprise of every posterior."""
-    header = ["environment", "target", "posterior", "80 %, raw", "80 %, corrected", "95 %, raw", "95 %, corrected"]
+    header = [
+        "environment",
+        "target",
+        "posterior",
+        "seeds",
+        "80 %, raw",
+        "80 %, corrected",
+        "95 %, raw",
+        "95 %, corrected",
+    ]
     header += ["surprise, raw", "surprise, corrected", "σ, corrected", "RMS error, corrected", "within"]
     if short:
-        header = ["", "", "", "80 raw", "80", "95 raw", "95", "nll raw", "nll", "sd", "rms", "ok"]
+        header = ["", "", "", "seeds", "80 raw", "80", "95 raw", "95", "nll raw", "nll", "sd", "rms", "ok"]
     return [
         header,
         *(
@@ -57,6 +66,7 @@ def table(found: Mapping[str, Any], short: bool = False) -> Lines:
                 env if short else f"`{env}`",
                 target,
                 posterior if short else NAMES[posterior],
+                str(row["seeds"] - len(row["diverged"])),
                 *(f"{100 * covered(found, row, kind, level):.0f}" for level in BARS for kind in ("raw", "corrected")),
                 *(_short(mean_of(row, kind, "surprise")) for kind in ("raw", "corrected")),
                 *(f"{mean_of(row, 'corrected', name):.3g}" for name in ("deviation", "error")),
@@ -136,7 +146,8 @@ def page(found: Mapping[str, Any]) -> str:
       found: what `calibration.json` holds.
     """
     said = verdicts(found)
-    seeds = max(row["seeds"] for *_, row in rows_of(found))
+    seeds = sorted({row["seeds"] for *_, row in rows_of(found)})
+    many = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     broken = [
         f"`{env}`, {title(row['agent'])}: {', '.join(map(str, row['diverged']))}"
         for env, _, _, row in rows_of(found)
@@ -146,7 +157,7 @@ def page(found: Mapping[str, Any]) -> str:
         f"""# Can the posterior be believed?
 
 An interval for Q with a nominal coverage of 95 % should hold the true value in 95 % of all cases. Here are the
-intervals of agents trained with the preset `default`, {seeds} seeds each, before and after the correction that a run
+intervals of agents trained with the preset `default`, {many} seeds each, before and after the correction that a run
 makes at its end (`--recalibrate`, in `default` for agents with a posterior).
 
 **Truth.** {found["states"]} states of each seed that its greedy policy visits; after each action the policy goes on,

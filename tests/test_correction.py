@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -130,20 +132,27 @@ def small(algorithm: str, **changes: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, bool], Path]:
+    """A small trained run of an algorithm, with a correction or without; each is trained once."""
     out = tmp_path_factory.mktemp("corrected")
-    found = {}
-    for algorithm in ("ekf_dqn", "deep_rok"):
-        for name, recalibrate in (("corrected", True), ("plain", False)):
-            found[f"{algorithm} {name}"] = folder = out / f"{algorithm}-{name}"
-            runs.create(folder, small(algorithm, recalibrate=recalibrate))
-            train_together([folder])
-    return found
+
+    @functools.cache
+    def trained(algorithm: str, recalibrate: bool) -> Path:
+        folder = out / f"{algorithm}-{recalibrate}"
+        runs.create(folder, small(algorithm, recalibrate=recalibrate))
+        train_together([folder])
+        return folder
+
+    return trained
 
 
-@pytest.mark.parametrize("algorithm", ["ekf_dqn", "deep_rok"])
-def test_a_run_ends_with_the_correction_of_its_weights(folders: dict[str, Path], algorithm: str) -> None:
-    folder, plain = folders[f"{algorithm} corrected"], folders[f"{algorithm} plain"]
+#: The nominal target, and the robust one.
+TARGETS = ["ekf_dqn", pytest.param("deep_rok", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("algorithm", TARGETS)
+def test_a_run_ends_with_the_correction_of_its_weights(folder_of: Callable[[str, bool], Path], algorithm: str) -> None:
+    folder, plain = folder_of(algorithm, True), folder_of(algorithm, False)
     config = runs.read_config(folder)
     learner = config.make_learner()
     for keep in ("last", "best"):
@@ -154,7 +163,8 @@ def test_a_run_ends_with_the_correction_of_its_weights(folders: dict[str, Path],
         )
         for one, other in zip(jax.tree.leaves(fresh), jax.tree.leaves(belief.correction), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
-        assert float(belief.correction.level) == pytest.approx(0.2 if algorithm == "deep_rok" else 0.0, abs=0.81)
+        level = float(belief.correction.level)  # of a robust target one that its schedule has
+        assert 0.199 < level <= 1.0 if algorithm == "deep_rok" else level == 0.0
     # The weights, and so the policy, are those of a run without.
     loaded, without = (deeprok.load(path, keep="last") for path in (folder, plain))
     np.testing.assert_array_equal(loaded.weights, without.weights)
@@ -166,10 +176,10 @@ def test_a_run_ends_with_the_correction_of_its_weights(folders: dict[str, Path],
     np.testing.assert_allclose(deviation, np.hypot(own.factor * spread, own.floor), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("algorithm", ["ekf_dqn", "deep_rok"])
-def test_calibrate_tells_of_both(folders: dict[str, Path], algorithm: str) -> None:
-    found = deeprok.calibrate(folders[f"{algorithm} corrected"], states=30, models=4)
-    plain = deeprok.calibrate(folders[f"{algorithm} plain"], states=30, models=4)
+@pytest.mark.parametrize("algorithm", TARGETS)
+def test_calibrate_tells_of_both(folder_of: Callable[[str, bool], Path], algorithm: str) -> None:
+    found = deeprok.calibrate(folder_of(algorithm, True), states=30, models=4)
+    plain = deeprok.calibrate(folder_of(algorithm, False), states=30, models=4)
     assert plain.raw is None
     assert found.raw is not None
     assert found.coverage != found.raw
@@ -177,9 +187,9 @@ def test_calibrate_tells_of_both(folders: dict[str, Path], algorithm: str) -> No
         assert found.raw == plain.coverage
 
 
-def test_a_lower_confidence_bound_uses_the_corrected_deviations(folders: dict[str, Path]) -> None:
+def test_a_lower_confidence_bound_uses_the_corrected_deviations(folder_of: Callable[[str, bool], Path]) -> None:
     """With a κ so large that only σ counts, the correction's factor and floor keep the order of the actions."""
-    folder = folders["ekf_dqn corrected"]
+    folder = folder_of("ekf_dqn", True)
     config = runs.read_config(folder)
     learner = config.make_learner()
     from deeprok.evaluation.predictive import q_distribution

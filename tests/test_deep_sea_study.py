@@ -136,6 +136,7 @@ def test_measuring_adds_up(tiny: None, tmp_path: Path, monkeypatch: pytest.Monke
     assert measure(3)[1] == [(agent, depth, (0, 1, 2)) for depth in DEPTHS for agent in AGENTS]
 
 
+@pytest.mark.slow
 def test_study(tiny: None, tmp_path: Path) -> None:
     """From training to page and figure; in waters this shallow everyone finds the treasure."""
     written = io.StringIO()

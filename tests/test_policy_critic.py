@@ -223,7 +223,7 @@ def walk_values() -> np.ndarray:
     return values[:WALK, 1:6]
 
 
-@pytest.mark.parametrize("settings", [dict(critic="adam", critic_rate=0.01), dict(critic="kalman", critic_noise=0.3)])
+@pytest.mark.parametrize("settings", [dict(critic="adam", critic_rate=0.005), dict(critic="kalman", critic_noise=0.3)])
 @pytest.mark.parametrize("decay", [0.5, 1.0])
 def test_the_values_of_a_random_walk_are_learned(settings: dict[str, Any], decay: float) -> None:
     rng = np.random.default_rng(0)
@@ -242,7 +242,7 @@ def test_the_values_of_a_random_walk_are_learned(settings: dict[str, Any], decay
     state = critic.init(jax.random.key(0))
     explained = []
     for i in range(30):
-        places, reward, alive = random_walk(rng, 200)
+        places, reward, alive = random_walk(rng, 2000)
         obs = jnp.asarray(places[..., None] - 2.0, jnp.float32)
         state, share = iteration(state, obs, jnp.asarray(reward, jnp.float32), alive, jax.random.key(i))
         explained.append(float(share))
@@ -250,9 +250,14 @@ def test_the_values_of_a_random_walk_are_learned(settings: dict[str, Any], decay
     value = np.asarray(critic.value(state, critic.inputs(jnp.asarray(every, jnp.float32))))
     known = walk_values()
     # A place can't be reached, or a walker hardly still be there, at times far from the start: the early ones.
-    np.testing.assert_allclose(value[:6], known[:6], atol=0.08)
-    assert np.ptp(known[:6]) > 0.9
-    assert np.mean(explained[-5:]) > 0.2 > abs(explained[0])
+    np.testing.assert_allclose(value[:6], known[:6], atol=0.1)
+    assert np.ptp(known[:6]) > 0.7
+    # Most of a return is chance. What can be known of the last ones, V has learned before.
+    share = alive / alive.sum()
+    exact = np.take_along_axis(known, places, axis=1)
+    possible = float(explained_variance(*(jnp.asarray(x) for x in (exact, returns_to_go(reward, GAMMA), share))))
+    assert possible - 0.03 < explained[-1] < possible + 0.03
+    assert explained[0] < 0.5 * possible
     if critic.deviation:
         x, share = critic.inputs(obs), jnp.where(alive, 1.0, 0.0) / jnp.sum(alive)
         key = jax.random.key(0)
@@ -279,6 +284,7 @@ def interrupt_after(chunks: int) -> Any:
     return report
 
 
+@pytest.mark.slow
 def test_a_resumed_run_with_a_kalman_critic_is_the_uninterrupted_one(tmp_path: Path) -> None:
     config = make_config("epopt", "tuned", **SMALL, critic="kalman", level_iterations=1, seed=3)
     whole, cut = tmp_path / "whole", tmp_path / "cut"

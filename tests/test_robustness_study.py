@@ -86,6 +86,7 @@ def check_report(report: Path, found: dict[str, Any], agents: Sequence[str], see
     assert not any(others)
 
 
+@pytest.mark.slow
 def test_study_adds_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[Any] = []
     original = measured.train
@@ -120,6 +121,7 @@ def test_study_adds_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (seed["step"], seed["steps"]) == (120, 120)
 
 
+@pytest.mark.slow
 def test_a_run_that_settles_has_its_best_weights_as_its_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study(tmp_path, 2, ["dr"], monkeypatch)
     for seed in (0, 1):
