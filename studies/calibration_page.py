@@ -199,6 +199,9 @@ target; their spread is the standard deviation over five seeds, and each such gr
 
 {markdown(table(found), texts=(1, 2))}
 
+This truth is that of the agent's own policy. Against the exact robust Q* of the ferry, which no policy enters, there is
+[an older measurement](kalman.md#calibration).
+
 The errors are not normal: where a policy fails from some states it earns much less than Q says, and a few such errors
 dominate the surprise of every posterior.
 

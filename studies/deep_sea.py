@@ -27,7 +27,7 @@ from studies.engine import Done, Found, Options, Session, Study, numbers_file, w
 
 DEPTHS = (10, 15, 20, 25, 30)
 #: Episodes of a run, at most.
-EPISODES = 4000
+EPISODES = 3000
 #: Settings are chosen at the least depth, with other seeds and maps than those that are reported.
 TUNING_EPISODES = 2000
 TUNING_SEEDS = (1000, 1001, 1002)
@@ -42,7 +42,7 @@ _SHARED: dict[str, Any] = {
     "action_map": "random",
     "acting": "nominal",
     "discount": 0.99,
-    "hidden": (32,),
+    "hidden": (20,),
     "batch_size": 32,
     "replay_size": 10_000,
     "warm_up": 100,

@@ -13,6 +13,7 @@ import functools
 import json
 import re
 import statistics
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,15 +30,16 @@ def pages() -> list[Path]:
 @functools.cache
 def values() -> dict[str, Any]:
     """What the comments may name: the stored results, and the ways to write them."""
-    results, kalman, table1, defaults = (
+    results, kalman, table1, defaults, calibration = (
         json.loads((ROOT / "docs" / name / f"{name}.json").read_text())
-        for name in ("results", "kalman", "table1", "defaults")
+        for name in ("results", "kalman", "table1", "defaults", "calibration")
     )
     return {
         "results": results,
         "kalman": kalman,
         "table1": table1,
         "defaults": defaults,
+        "calibration": calibration["rows"],
         "benchmarks": json.loads((ROOT / "benchmarks" / "results.json").read_text()),
         "tuned": results["agents"],  # 20 seeds
         "paper": results["studies"]["paper"],  # 10 seeds
@@ -64,6 +66,9 @@ def values() -> dict[str, Any]:
         "episodes": episodes,
         "table_row": table_row,
         "covered": covered,
+        "held": lambda kind: held(calibration, kind),
+        "alarm": alarm,
+        "held_within": lambda kind: held_within(calibration, kind),
         "share": share,
         "shares": shares,
         "reach": reach,
@@ -131,6 +136,27 @@ def _rows(table1: dict[str, Any], *groups: list[str]) -> list[list[dict[str, Any
 def _failures(rows: list[dict[str, Any]], share: float) -> tuple[int, int]:
     found = [x for row in rows for x in row["per_seed"]["success"]]
     return sum(x < share for x in found), len(found)
+
+
+def held(found: dict[str, Any], kind: str) -> str:
+    """The empirical coverages of the filter's 95 % intervals, `raw` or `corrected`, from the least to the largest."""
+    rows = [row["filter"] for targets in found["rows"].values() for row in targets.values() if "filter" in row]
+    shares = [100 * statistics.mean(agent[kind]["coverage"][-1] for agent in row["agents"].values()) for row in rows]
+    return f"{min(shares):.0f} to {max(shares):.0f} %"
+
+
+def held_within(found: dict[str, Any], kind: str) -> str:
+    """How many of the filter's rows have coverages within the bounds, of how many."""
+    sys.path.insert(0, str(ROOT))
+    from studies import calibration_page
+
+    said = calibration_page.verdicts(found)
+    return f"{said[kind]} of {said['cases']}"
+
+
+def alarm(row: dict[str, Any]) -> str:
+    """The mean AUROC of σ for failing cells, over agents that have both kinds."""
+    return f"{statistics.mean(agent['auroc'] for agent in row['agents'].values() if agent['auroc'] is not None):.2f}"
 
 
 def interval(found: dict[str, Any], digits: int = 2) -> str:
