@@ -274,9 +274,12 @@ def measure(
         for env in ENVS
         if env in envs or env in before
     }
+    seeds = max(
+        [options.seeds, *(row["seeds"] for its in rows.values() for kinds in its.values() for row in kinds.values())]
+    )
     found: Found = {
         "format": 1,
-        "command": f"deeprok reproduce --study calibration --seeds {options.seeds}",
+        "command": f"deeprok reproduce --study calibration --seeds {seeds}",
         "states": states,
         "models": models,
         "levels": list(calibration.LEVELS),

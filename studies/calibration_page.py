@@ -117,20 +117,22 @@ def verdicts(found: Mapping[str, Any]) -> dict[str, Any]:
     cases = [(env, target) for env, targets in found["rows"].items() for target in targets]
     rows = {(env, target, posterior): row for env, target, posterior, row in rows_of(found)}
     filters = [rows[case[0], case[1], "filter"] for case in cases if (*case, "filter") in rows]
-    less = {
-        (other, kind): sum(
-            mean_of(rows[*case, "filter"], "corrected", "surprise") < mean_of(rows[*case, other], kind, "surprise")
+
+    def less(other: str, kind: str) -> str:
+        """In how many of the cases that both were measured in the corrected filter is less surprised."""
+        both = [
+            (rows[*case, "filter"], rows[*case, other])
             for case in cases
-            if (*case, "filter") in rows and (*case, other) in rows
-        )
-        for other in ("bbb", "ensemble")
-        for kind in ("raw", "corrected")
-    }
+            if {(*case, "filter"), (*case, other)} <= {*rows}
+        ]
+        wins = sum(mean_of(one, "corrected", "surprise") < mean_of(two, kind, "surprise") for one, two in both)
+        return f"{wins} of {len(both)}"
+
     return {
         "cases": len(filters),
         "raw": sum(within(found, row, "raw") for row in filters),
         "corrected": sum(within(found, row, "corrected") for row in filters),
-        **{f"less than {other} {kind}": count for (other, kind), count in less.items()},
+        **{f"less than {other} {kind}": less(other, kind) for other in NAMES for kind in ("raw", "corrected")},
     }
 
 
@@ -173,7 +175,7 @@ posterior's σ, and adds a constant variance, so that intervals of 80 and 95 % h
 **Result.** Of {said["cases"]} combinations of environment and target, the filter's intervals are within bounds (80 %
 intervals: 70 to 90 %; 95 % intervals: 88 to 99 %) in {said["raw"]} as the filter gives them, and in
 {said["corrected"]} after the correction. The corrected filter is less surprised by the truth than Bayes by Backprop in
-{said["less than bbb raw"]} and than five Q-networks in {said["less than ensemble raw"]} of them, if those are taken as
+{said["less than bbb raw"]} cases and than five Q-networks in {said["less than ensemble raw"]}, if those are taken as
 they are; if they are corrected in the same way, in {said["less than bbb corrected"]} and
 {said["less than ensemble corrected"]}.
 

@@ -106,7 +106,7 @@ def test_verdicts() -> None:
     }
     said = calibration_page.verdicts({"levels": [0.5, 0.8, 0.95], "rows": rows})
     assert (said["cases"], said["raw"], said["corrected"]) == (3, 2, 2)
-    assert (said["less than bbb raw"], said["less than ensemble corrected"]) == (2, 0)
+    assert (said["less than bbb raw"], said["less than ensemble corrected"]) == ("2 of 3", "0 of 1")
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=2, max_size=30))
