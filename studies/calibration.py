@@ -326,7 +326,7 @@ def _work(options: Options) -> float:
 
 STUDY = Study(
     "calibration",
-    "intervals for Q of three posteriors against simulated values, and what deviations are good for",
+    "intervals for Q of three posteriors, against simulated values",
     compare=lambda _: [],
     collect=_collect,
     page=calibration_page.page,

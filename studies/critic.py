@@ -258,7 +258,7 @@ def _work(options: Options) -> float:
 
 STUDY = Study(
     "critic",
-    "policy gradients with a linear critic, and with a network kept by Adam or by the Kalman filter",
+    "policy gradients with a linear critic, or a network kept by Adam or the filter",
     compare=lambda _: [],
     collect=_collect,
     page=critic_page.page,

@@ -19,7 +19,7 @@ from deeprok.core.errors import DeeprokError
 from deeprok.evaluation.trained import load
 from deeprok.runs import folder as runs
 
-CALIBRATION = Calibration([0.5, 0.8, 0.95], [0.3, 0.5, 0.7], [0.49, 0.81, 0.93], [2.0, 2.2], 0.1, 0.2, 80)
+CALIBRATION = Calibration([0.5, 0.8, 0.95], [0.3, 0.5, 0.7], [0.49, 0.81, 0.93], [2.0, 2.2], 0.1, 0.2, 1.5, None, 80)
 
 
 def labels(figure: Any) -> list[str]:

@@ -281,7 +281,7 @@ UNREAD: list[Exempt] = [
 
 #: Settings whose change is refused.
 REFUSED: list[Exempt] = [
-    Exempt(rows("gradient"), {"explore"}, "a point has no posterior"),
+    Exempt(rows("gradient"), {"explore", "recalibrate"}, "a point has no posterior"),
 ]
 
 

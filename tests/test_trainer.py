@@ -328,15 +328,16 @@ def test_metrics_lines(uninterrupted, name: str) -> None:
     # A step earns 1, the one that fails 0; only an episode that was cut off earns its full length.
     assert sum(returns) + sum(x < config.environment.horizon for x in returns) == steps
     assert np.isfinite([line["loss"] for line in lines]).all()
-    assert all(("innovation_variance" in line) == (name != "rtd_dqn") for line in lines)
-    by_chance = config.learner.explore == "epsilon"
-    assert lines[0]["epsilon"] == pytest.approx(1 - 0.9 * 100 / 300 if by_chance else 0.0)
+    assert all(("innovation_variance" in line) == (name not in ("rtd_dqn", "ensemble")) for line in lines)
+    by_chance = getattr(config.learner, "explore", "epsilon") == "epsilon"
+    first, last = config.learner.epsilon_start, config.learner.epsilon_end
+    assert lines[0]["epsilon"] == pytest.approx(first + (last - first) * 100 / 300 if by_chance else 0.0)
     tried = [i for i, line in enumerate(lines) if "trial_return" in line]
     due = {i for i in range(len(lines)) if (i + 1) % config.trial_every == 0} | {len(lines) - 1}
     assert tried == sorted(due)
 
 
-@each(*sorted(CONFIGS.keys() - {"settled"}))
+@each(*sorted(CONFIGS.keys() - {"settled", "ensemble"}))
 def test_best_is_the_best_trial(uninterrupted, tmp_path: Path, name: str) -> None:
     folder = uninterrupted(name)
     trials = [(line["trial_return"], line["steps"]) for line in metrics(folder) if "trial_return" in line]
