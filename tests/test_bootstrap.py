@@ -130,7 +130,9 @@ def test_export_of_an_ensemble(tmp_path: Path) -> None:
 # --- learning ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("boot", "plain"), [("boot_dqn", "dqn"), ("boot_rtd", "rtd_dqn")])
+@pytest.mark.parametrize(
+    ("boot", "plain"), [("boot_dqn", "dqn"), pytest.param("boot_rtd", "rtd_dqn", marks=pytest.mark.slow)]
+)
 def test_one_member_without_mask_and_prior_is_the_plain_agent(build, boot: str, plain: str) -> None:
     same = dict(epsilon_start=1.0, epsilon_end=0.1, epsilon_steps=200, updates=2, train_every=2)
     alone = build(settings(boot, **same, members=1, mask=1.0, prior_scale=0.0)).program
@@ -234,7 +236,7 @@ def test_inactive_ensemble_stands_still() -> None:
     np.testing.assert_array_equal(copied.target, copied.belief.members.theta)  # each its own
 
 
-@pytest.mark.parametrize("algorithm", ["boot_dqn", "boot_rtd"])
+@pytest.mark.parametrize("algorithm", ["boot_dqn", pytest.param("boot_rtd", marks=pytest.mark.slow)])
 def test_members_differ_and_a_seed_repeats(train, algorithm: str) -> None:
     config = settings(algorithm, averaging=0.1, robust_set="cvar", robust_level=0.5)
     first, again = (train(config, seeds=(0, 1), chunks=2).last for _ in range(2))
@@ -313,6 +315,7 @@ def test_the_posterior_is_the_members(x64) -> None:
     assert not view.posterior.definite(broken)
 
 
+@pytest.mark.slow
 def test_the_prior_stays_where_no_data_are(train) -> None:
     """With data of one state alone, members agree there and differ elsewhere by their priors."""
     config = settings(**DIRECT | dict(mask=1.0, prior_scale=3.0, members=6, learning_rate=0.03, hidden=(20,)))

@@ -66,6 +66,7 @@ def test_when_it_is_solved(found: list[int], after: int | None) -> None:
     assert next((i + 1 for i, share in enumerate(regret) if share < 0.9 - 1e-12), None) == after
 
 
+@pytest.mark.slow
 def test_a_dive_is_a_training_with_a_map_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compared with the program of `deeprok train --action-seed`, for each of two seeds."""
     monkeypatch.setattr(deep_sea, "SOLVED", 2.0)  # never, so that the whole budget is used

@@ -79,6 +79,7 @@ def study(out: Path, seeds: int) -> tuple[dict[str, Any], str]:
     return found, written.getvalue()
 
 
+@pytest.mark.slow
 def test_study_adds_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work(monkeypatch)
     first, text = study(tmp_path, seeds=1)

@@ -224,7 +224,7 @@ def walk_values() -> np.ndarray:
 
 
 @pytest.mark.parametrize("settings", [dict(critic="adam", critic_rate=0.005), dict(critic="kalman", critic_noise=0.3)])
-@pytest.mark.parametrize("decay", [0.5, 1.0])
+@pytest.mark.parametrize("decay", [pytest.param(0.5, marks=pytest.mark.slow), 1.0])
 def test_the_values_of_a_random_walk_are_learned(settings: dict[str, Any], decay: float) -> None:
     rng = np.random.default_rng(0)
     critic = make_critic(PolicySettings(critic_hidden=(16,), critic_updates=100, **settings), (2.0,))
