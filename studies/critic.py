@@ -45,10 +45,10 @@ CRITICS = ("linear", "adam", "kalman")
 ENVS: dict[str, dict[str, Any]] = {
     "cartpole": {"episodes": 1800},
     "swing_up": {"episodes": 6000},
-    "road": {"episodes": 4800, "discount": 0.999},
+    "road": {"episodes": 4800, "discount": 0.999, "entropy": 0.1},
 }
 #: Return on the held-out models of the box that a run is to reach.
-REACHED = {"cartpole": 190.0, "swing_up": 30.0, "road": -0.9}
+REACHED = {"cartpole": 190.0, "swing_up": 30.0, "road": -0.5}
 #: The one setting of each critic that is tuned, and as many values for each.
 TRIALS: dict[str, tuple[str, tuple[float, ...]]] = {
     "adam": ("critic_rate", (3e-4, 1e-3, 3e-3)),

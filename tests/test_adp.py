@@ -93,7 +93,7 @@ def priced(radius: float) -> adp.Improved:
     return adp.iterate(adp.american_put(), "l1", radius, 0.998, episodes=300, steps=20)
 
 
-@pytest.mark.parametrize("radius", [0.0, 0.2])
+@pytest.mark.parametrize("radius", [pytest.param(0.0, marks=pytest.mark.slow), 0.2])
 def test_put_is_near_the_exact_value(radius: float) -> None:
     # The worst case of a put is a likelier rise, by half the radius.
     chance, found = 0.5 + radius / 2, priced(radius)
@@ -108,6 +108,7 @@ def test_put_is_near_the_exact_value(radius: float) -> None:
     np.testing.assert_allclose(earned, exact, atol=0.03)
 
 
+@pytest.mark.slow
 def test_robust_put_is_exercised_earlier() -> None:
     def boundary(found: adp.Improved) -> float:
         prices = np.arange(80, 100, 0.1)

@@ -64,9 +64,13 @@ def test_earned_values_of_the_treadmill(probes) -> None:
     env = config.make_env()
     network = config.make_network(env)
     act = ensemble_policy(network, env.actions, network.init(jax.random.key(0))[None], "mean")
+
+    @jax.jit
+    def earned(lifetimes: jax.Array) -> jax.Array:
+        return earned_values(env, act, {"lifetime": lifetimes}, 0.9, 50, jax.random.key(1))[1]
+
     for lifetime in (3.0, 1e9):
-        models = {"lifetime": jnp.full((50, 2), lifetime)}
-        _, values = earned_values(env, act, models, 0.9, 50, jax.random.key(1))
+        values = earned(jnp.full((50, 2), lifetime))
         assert values.shape == (50, 2)
         if lifetime > 1e6:
             np.testing.assert_allclose(values, 10.0, rtol=1e-3)
@@ -75,8 +79,7 @@ def test_earned_values_of_the_treadmill(probes) -> None:
             nearest = np.abs(np.asarray(values)[..., None] - possible).min(axis=-1)
             assert nearest.max() < 1e-4
             assert len(np.unique(np.round(np.asarray(values), 3))) == 3  # states of every age are visited
-    both = {"lifetime": jnp.tile(jnp.array([[1.0, 2.0], [2.0, 1.0]]), (10, 1))}
-    _, values = earned_values(env, act, both, 0.9, 20, jax.random.key(1))
+    values = earned(jnp.tile(jnp.array([[1.0, 2.0], [2.0, 1.0]]), (25, 1)))
     # The mean over models: at first 1 and 1 + γ; a step later both end.
     np.testing.assert_allclose(np.unique(np.round(np.asarray(values), 4)), [1.0, 1.45])
 

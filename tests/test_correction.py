@@ -155,12 +155,11 @@ def test_a_run_ends_with_the_correction_of_its_weights(folder_of: Callable[[str,
     folder, plain = folder_of(algorithm, True), folder_of(algorithm, False)
     config = runs.read_config(folder)
     learner = config.make_learner()
+    correct = make_correction(config, learner.view)
     for keep in ("last", "best"):
         belief = runs.load_belief(folder, learner, keep)
         assert learner.corrected
-        fresh = make_correction(config, learner.view)(
-            learner.corrected(belief, no_correction()), belief.correction.level
-        )
+        fresh = correct(learner.corrected(belief, no_correction()), belief.correction.level)
         for one, other in zip(jax.tree.leaves(fresh), jax.tree.leaves(belief.correction), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
         level = float(belief.correction.level)  # of a robust target one that its schedule has

@@ -90,9 +90,10 @@ def test_a_dive_is_a_training_with_a_map_of_its_own(monkeypatch: pytest.MonkeyPa
 class Dives:
     """Stands in for `dive`: what was asked for."""
 
-    def __init__(self, stop: str = "") -> None:
+    def __init__(self, stop: str = "", fails: str = "") -> None:
         self.asked: list[tuple[str, int, tuple[int, ...]]] = []
         self.stop = stop
+        self.fails = fails
 
     def __call__(self, config: Config, seeds: Sequence[int], advance: Any) -> dict[str, Any]:
         depth = config.environment.horizon
@@ -102,7 +103,8 @@ class Dives:
         advance(1.0)
         # The second trial of each agent is the better one.
         second = config.flat().get("mask") == 1.0 or config.flat()["learning_rate"] == 3e-3
-        return {str(s): {"first": 2, "solved": 10 if second else 15, "diverged": False} for s in seeds}
+        after = None if config.algorithm == self.fails else 10 if second else 15
+        return {str(s): {"first": 2, "solved": after, "diverged": False} for s in seeds}
 
 
 def test_measuring_adds_up(tiny: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,6 +137,16 @@ def test_measuring_adds_up(tiny: None, tmp_path: Path, monkeypatch: pytest.Monke
     assert measure(3)[1] == []
     monkeypatch.setattr(deep_sea, "EPISODES", 80)
     assert measure(3)[1] == [(agent, depth, (0, 1, 2)) for depth in DEPTHS for agent in AGENTS]
+
+
+def test_an_agent_that_fails_is_not_taken_deeper(tiny: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dives = Dives(fails="dqn")
+    monkeypatch.setattr(deep_sea, "dive", dives)
+    options, work = Options(seeds=2, out=tmp_path), list[float]()
+    found = deep_sea.measure(options, tmp_path / "deep_sea.json", lambda what, part: work.append(part))
+    assert [list(found["rows"][agent]) for agent in AGENTS] == [["3"], ["3", "4"]]
+    assert ("dqn", 4, (0, 1)) not in dives.asked
+    assert sum(work) == pytest.approx(deep_sea._work(options))
 
 
 @pytest.mark.slow

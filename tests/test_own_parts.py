@@ -148,6 +148,7 @@ def weights(*words: str) -> np.ndarray:
     return deeprok.load(out, keep="last").weights
 
 
+@pytest.mark.slow
 def test_own_settings_and_sets_reach_the_weights_and_the_policy_is_exported() -> None:
     base = weights()
     for words in (("--averaging", "0.3"), ("--robust-set", "cvar")):

@@ -7,17 +7,19 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 
-def _other_instructions() -> list[str]:
+def _other_instructions() -> list[Any]:
     """Older instruction sets than this processor's own, which all other tests run with."""
     try:
         newest = "avx512f" in Path("/proc/cpuinfo").read_text()
     except OSError:
         newest = True  # not known; the tests then may run twice with the same instructions
-    return ["AVX2", "SSE4_2"] if newest else ["SSE4_2"]
+    oldest = pytest.param("SSE4_2", marks=pytest.mark.slow)
+    return ["AVX2", oldest] if newest else [oldest]
 
 
 @pytest.mark.parametrize("instructions", _other_instructions())

@@ -130,6 +130,7 @@ def test_wilson_interval(script: Any) -> None:
         np.testing.assert_allclose(script.wilson(successes, 10), (found.low, found.high), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_script_prints_tables_and_draws(
     script: Any, xor: dict[str, Any], meshed: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

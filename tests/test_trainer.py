@@ -170,7 +170,7 @@ def test_checkpoint_holds_everything(uninterrupted) -> None:
     assert {"count", "mu", "nu"} <= adam
 
 
-SLOW = ("backprop", "ensemble", "langevin")  # kept as the others are; they take long to compile
+SLOW = ("backprop", "ensemble", "langevin", "unscented")  # kept as the others are; they take long to compile
 
 
 def each(*names: str) -> Any:

@@ -176,7 +176,11 @@ def test_a_finished_seed_stands_still(train, changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("train_every", "updates", "copies"),
-    [(1, 1, [10, 15, 20, 25]), (2, 1, [10, 16, 20, 26]), (2, 3, [10, 16, 20, 26])],
+    [
+        (1, 1, [10, 15, 20, 25]),
+        pytest.param(2, 1, [10, 16, 20, 26], marks=pytest.mark.slow),
+        (2, 3, [10, 16, 20, 26]),
+    ],
 )
 def test_step_by_step(train, build, train_every: int, updates: int, copies: list[int]) -> None:
     """Learning starts after the warm-up, the target is copied once a period, models live for an episode."""
@@ -232,7 +236,8 @@ def inside_loops(hlo: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("batching", "updates"), [("averaged", 1), pytest.param("averaged", 3, marks=pytest.mark.slow), ("joint", 1)]
+    ("batching", "updates"),
+    [("averaged", 1), *(pytest.param(*each, marks=pytest.mark.slow) for each in (("averaged", 3), ("joint", 1)))],
 )
 def test_neither_replay_nor_covariance_is_copied(build, batching: str, updates: int) -> None:
     size: dict[str, Any] = dict(models=2, hidden=(3,), chunk_steps=10, episodes=31, seed=0)

@@ -310,16 +310,19 @@ def _corrected(
         run, kept = jax.tree.map(lambda leaf, i=i: leaf[i], (states, best))
         clock = Clock(run.steps, 1.0, run.held[0] if run.held.size else -1.0)
         level = jnp.asarray(learner.level(run.agent, clock), float)
-        last, best_belief = (learner.corrected(b, correct(b, level)) for b in (run.agent.belief, kept.belief))
-        states, best = _put(
-            (states, best),
-            (
-                dataclasses.replace(run, agent=dataclasses.replace(run.agent, belief=last)),
-                dataclasses.replace(kept, belief=best_belief),
-            ),
-            i,
-        )
+        last = learner.corrected(run.agent.belief, correct(run.agent.belief, level))
+        if _equal(run.agent.belief, kept.belief):  # as after a run has settled
+            other = last
+        else:
+            other = learner.corrected(kept.belief, correct(kept.belief, level))
+        agent = dataclasses.replace(run.agent, belief=last)
+        changed = dataclasses.replace(run, agent=agent), dataclasses.replace(kept, belief=other)
+        states, best = _put((states, best), changed, i)
     return states, best
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return all(np.array_equal(*pair) for pair in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
 
 
 def _unfinished(states: RunState, config: Config) -> list[int]:
