@@ -111,8 +111,29 @@ def ring(horizon: int = 10) -> Environment:
     return Environment("ring", reset, step, Air(), box, (1.0,) * 3, Choices(("back", "on")), horizon, 0.5)
 
 
+@pytree_dataclass
+class Motor:
+    strength: Any = quantity(1.0, "", "reward of a push")
+    bias: Any = quantity(1.0, "", "what is seen of it", positive=False)
+
+
+def pushes(horizon: int = 10) -> Environment:
+    """A reward for each push, action 1. Seen is a one, the action that was done last and the bias."""
+
+    def reset(key: jax.Array, params: Motor) -> tuple[jax.Array, jax.Array]:
+        return jnp.zeros(()), jnp.array([1.0, -1.0, 0.0])
+
+    def step(key: jax.Array, state: jax.Array, action: jax.Array, params: Motor) -> Outcome:
+        done = jnp.asarray(action, float)
+        seen = jnp.stack([jnp.ones(()), done, jnp.asarray(params.bias, float)])
+        return Outcome(state=done, obs=seen, reward=params.strength * done, terminated=jnp.array(False))
+
+    box = {"strength": (0.5, 1.5)}
+    return Environment("pushes", reset, step, Motor(), box, (2.0, 1.0, 1.0), Choices(("rest", "push")), horizon, 9.5)
+
+
 def part_of(make: Callable[[int], Environment]) -> EnvironmentPart:
     return EnvironmentPart(EpisodeSettings, lambda settings: make(settings.horizon))
 
 
-PROBES = {make.__name__: part_of(make) for make in (fork, treadmill, drift, ring)}
+PROBES = {make.__name__: part_of(make) for make in (fork, treadmill, drift, ring, pushes)}

@@ -154,6 +154,7 @@ def test_default_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert seen == dict(
         folder=tmp_path, grid=None, episodes=500, epsilon=0.1, policy="mean",
         members=20, kappa=1.0, keep="best", seed=0, save=True,
+        sensor_noise=None, action_delay=None, parameter_noise=None,
     )  # fmt: skip
 
 
@@ -173,6 +174,9 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "draw": ("product", "product"),
     "edges": ("0.5", 0.5),
     "fixed_models": ("cart_mass=1:3:3", "cart_mass=1:3:3"),
+    "sensor_noise": ("0.05", 0.05),
+    "action_delay": ("2", 2),
+    "parameter_noise": ("force=0.3,gravity=0.1", "force=0.3,gravity=0.1"),
     "memory": ("4", 4),
     "acting": ("member", "member"),
     "robust_set": ("minimum", "minimum"),
@@ -655,6 +659,12 @@ BAD: dict[str, tuple[str, tuple[str, ...]]] = {
     "mass of zero": ("train dqn --box cart_mass=0:7", ("box", "cart_mass", "value 0", "positive")),
     "negative mass": ("train dqn --nominal cart_mass=-1", ("nominal", "cart_mass", "-1", "positive")),
     "infinite mass": ("train dqn --nominal cart_mass=inf", ("nominal", "cart_mass", "inf")),
+    "sensor noise": ("train dqn --sensor-noise=-1", ("sensor_noise is -1", "at least 0")),
+    "action delay": ("train dqn --action-delay 101", ("action_delay is 101", "from 0 to 100")),
+    "name of noise": ("train dqn --parameter-noise forse=1", ("parameter_noise", "'forse'", "'force'")),
+    "parameter noise": ("train dqn --parameter-noise force=-1", ("parameter_noise", "force", "-1", "at least 0")),
+    "range of noise": ("train dqn --parameter-noise force=1:2", ("parameter_noise", "force=1:2", "name=deviation")),
+    "delayed test": ("evaluate {run} --action-delay=-1", ("action_delay is -1", "from 0 to 100")),
     "memory": ("train rtd_dqn --models 100000", ("100000 models", "GB", "replay_size")),
     "other estimator": ("train ddqn --observation-noise 3", ("--observation-noise", "not a setting of ddqn")),
     "other filter": (

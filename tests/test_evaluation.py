@@ -452,6 +452,13 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "mass": (dict(grid="cart_mass=0:2:3"), "cart_mass the value 0"),
     "reversed": (dict(grid="cart_mass=3:2:3"), "reversed"),
     "points": (dict(grid="cart_mass=1:2:1"), "at least 2"),
+    "sensor noise": (dict(sensor_noise=-0.1), "sensor_noise is -0.1; it must be a number of at least 0"),
+    "undefined sensor noise": (dict(sensor_noise=float("nan")), "sensor_noise is nan"),
+    "action delay": (dict(action_delay=101), "action_delay is 101; it must be a whole number from 0 to 100"),
+    "half a delay": (dict(action_delay=0.5), "action_delay is 0.5"),
+    "noisy name": (dict(parameter_noise="forse=0.1"), "parameter_noise.*did you mean 'force'"),
+    "noise": (dict(parameter_noise={"force": -0.1}), "parameter_noise gives force the deviation -0.1, which must be"),
+    "no noise": (dict(parameter_noise="force"), "parameter_noise: 'force' can't be read; the form is name=deviation"),
 }
 
 
@@ -531,6 +538,9 @@ KEPT: dict[str, dict[str, Any]] = {
     "evaluation-policy=vote,members=3.json": dict(policy="vote", members=3),
     "evaluation-episodes=10,epsilon=0.2,keep=last,seed=4.json": dict(episodes=10, epsilon=0.2, keep="last", seed=4),
     "evaluation-pole_length=0.2-1.4-13,force=9.json": dict(grid="pole_length=0.2:1.4:13,force=9"),
+    "evaluation-sensor_noise=0.1,action_delay=2,parameter_noise=force=0.3.json": dict(
+        sensor_noise=0.1, action_delay=2, parameter_noise={"force": 0.3}
+    ),
 }
 
 
@@ -543,6 +553,7 @@ def test_answers_to_other_questions_are_kept(unplayed, tmp_path: Path) -> None:
         assert found["file"] == name
         assert found["policy"] == options.get("policy", "mean")
         assert found["episodes"] == options.get("episodes", 500)
+        assert ("sensor_noise" in found["disturbances"]) == ("sensor_noise" in options)
     # What does not matter for an answer does not part it from the same one.
     assert evaluate(run, PAPER_GRID, kappa=7.0, members=2).file == runs.EVALUATION
 

@@ -23,6 +23,9 @@ from deeprok.runs.folder import Keep
 from deeprok.training.loop import progress_of
 from deeprok.training.progress import fraction_bar
 
+#: Of an option that a run has as a setting.
+_OWN = "(default: the run's)"
+
 
 @dataclass(frozen=True)
 class Evaluate:
@@ -44,6 +47,13 @@ class Evaluate:
     """Size of the ensemble."""
     kappa: float = 1.0
     """κ of the policy lcb: the larger, the more uncertain actions are avoided."""
+    sensor_noise: Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint=_OWN)] = None
+    """Standard deviation of the noise on each observation, as a multiple of its typical size."""
+    action_delay: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint=_OWN)] = None
+    """Steps by which each action is late."""
+    parameter_noise: Annotated[str | None, tyro.conf.arg(metavar="NOISE", help_behavior_hint=_OWN)] = None
+    """Parameters that are multiplied by a fresh factor in each step, and its standard deviation, as name=deviation,…;
+    empty for none."""
     keep: Keep = "best"
     """The weights that did best on held-out models while training, or the last ones."""
     seed: int = 0

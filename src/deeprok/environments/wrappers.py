@@ -1,13 +1,13 @@
 """Environment wrappers: sensor noise, noisy parameters, action delay, and memory.
 
-What is remembered is what was observed and decided, so that noise and delay come before memory: put around an
-environment with memory, they go beneath it.
+A run has them as settings, and so has its evaluation (`disturbed`). What is remembered is what was observed and
+decided, so that noise and delay come before memory: put around an environment with memory, they go beneath it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -18,6 +18,33 @@ from deeprok.environments.base import Environment, Outcome, Past
 
 #: Numbers that an observation with its past may have.
 _MOST_INPUTS = 100_000
+
+#: Smallest factor by which noise may change a parameter that must be positive.
+_LEAST_FACTOR = 0.01
+
+
+def disturbed(
+    env: Environment, sensor_noise: float = 0.0, action_delay: int = 0, parameter_noise: Mapping[str, float] = {}
+) -> Environment:
+    """The environment with all that may disturb it; the environment itself if nothing does.
+
+    Args:
+      env: the environment.
+      sensor_noise: the deviation of `with_sensor_noise`.
+      action_delay: the steps of `with_delay`.
+      parameter_noise: name -> the deviation of `with_parameter_noise`. A parameter that must be positive stays so.
+    """
+    for name, deviation in parameter_noise.items():
+        if deviation:
+            env = with_parameter_noise(env, name, deviation, _least_factor(env, name))
+    if action_delay:
+        env = with_delay(env, action_delay)
+    return with_sensor_noise(env, sensor_noise) if sensor_noise else env
+
+
+def _least_factor(env: Environment, name: str) -> float | None:
+    positive = next(field.metadata["positive"] for field in dataclasses.fields(env.nominal) if field.name == name)
+    return _LEAST_FACTOR if positive else None
 
 
 def with_sensor_noise(env: Environment, deviation: float) -> Environment:
@@ -47,28 +74,39 @@ def with_sensor_noise(env: Environment, deviation: float) -> Environment:
     return env._replace(reset=reset, step=step)
 
 
-def with_parameter_noise(env: Environment, name: str, deviation: float) -> Environment:
+def with_parameter_noise(env: Environment, name: str, deviation: float, least: float | None = None) -> Environment:
     """Multiplies one of the parameters by a fresh Gaussian factor in each step.
 
     Args:
       env: the environment.
       name: the parameter, `force` for example.
       deviation: standard deviation of the factor, whose mean is 1.
+      least: the smallest factor; None for no bound.
     """
 
     def step(key: jax.Array, state: Any, action: jax.Array, params: Any) -> Outcome:
         env_key, noise_key = jax.random.split(key)
         factor = 1.0 + deviation * jax.random.normal(noise_key)
+        factor = factor if least is None else jnp.maximum(factor, least)
         disturbed = dataclasses.replace(params, **{name: factor * getattr(params, name)})
         return env.step(env_key, state, action, disturbed)
 
     return env._replace(step=step)
 
 
-def with_delay(env: Environment) -> Environment:
-    """Delays each action by one step; the first step takes a random action."""
+def with_delay(env: Environment, steps: int = 1) -> Environment:
+    """Delays each action; until the first one arrives, actions are random.
+
+    Args:
+      env: the environment.
+      steps: by how many steps an action is late.
+    """
+    if steps < 1:
+        raise DeeprokError(f"steps is {steps}; a delay must have at least 1")
     if env.past:
-        return _beneath(env, with_delay)
+        return _beneath(env, lambda plain: with_delay(plain, steps))
+    if steps > 1:
+        return with_delay(with_delay(env, steps - 1))
 
     def reset(key: jax.Array, params: Any) -> tuple[Any, jax.Array]:
         env_key, action_key = jax.random.split(key)
@@ -81,7 +119,8 @@ def with_delay(env: Environment) -> Environment:
         outcome = env.step(key, inner, pending, params)
         return dataclasses.replace(outcome, state=(outcome.state, action.astype(pending.dtype)))
 
-    return env._replace(reset=reset, step=step)
+    # The states of a grid lack the pending action.
+    return env._replace(reset=reset, step=step, grid=None)
 
 
 def with_memory(env: Environment, steps: int) -> Environment:

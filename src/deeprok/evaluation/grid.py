@@ -20,6 +20,7 @@ from deeprok.evaluation.policies import POLICIES, PolicyKind, cautious_policy, d
 from deeprok.evaluation.result import Evaluation, GridReturns, default_axes, file_name, merge, summarise, to_json
 from deeprok.runs import folder as runs
 from deeprok.runs.folder import KEEPS, Keep, Runs
+from deeprok.runs.settings import DISTURBANCES
 from deeprok.uncertainty.models import read_grid
 
 
@@ -35,6 +36,9 @@ def evaluate(
     seed: int = 0,
     advance: Callable[[float], None] | None = None,
     save: bool = False,
+    sensor_noise: float | None = None,
+    action_delay: int | None = None,
+    parameter_noise: str | Mapping[str, float] | None = None,
 ) -> Evaluation:
     """Tests trained policies on a grid of parameters.
 
@@ -54,6 +58,11 @@ def evaluate(
       seed: seed of the evaluation's random numbers.
       advance: called with the fraction of the work done since its last call.
       save: also store the result in the folder of each run, under the name `Evaluation.file`.
+      sensor_noise: standard deviation of the noise on each observation, as a multiple of its typical size. This and the
+        next two are the run's own by default; another value is that of the test alone.
+      action_delay: steps by which each action is late.
+      parameter_noise: parameters that are multiplied by a fresh factor in each step, and its standard deviation, as
+        {"name": deviation} or as text, name=deviation,…; empty for none.
 
     Example:
       >>> result = deeprok.evaluate("runs/rok", grid={"pole_length": np.linspace(0.2, 1.4, 7)}, episodes=100)
@@ -81,23 +90,26 @@ def evaluate(
         raise DeeprokError(f"the runs in {folders[0].parent} differ in more than their seed; evaluate them one by one")
     if len({config.seed for config in configs}) < len(configs):
         raise DeeprokError(f"several of the runs have seed {configs[0].seed}; evaluate them one by one")
+    given = {"sensor_noise": sensor_noise, "action_delay": action_delay, "parameter_noise": parameter_noise}
     with configs[0].arithmetic():
         config = configs[0]
+        tested = config.disturbed(**{name: value for name, value in given.items() if value is not None})
         learner = config.make_learner()
         view = learner.view
         if policy != "mean" and not view.posterior:
             raise DeeprokError(f"policy is {policy}, but {config.algorithm} has no posterior; use policy mean")
-        box = config.make_box(view.env)
-        axes = default_axes(box) if grid is None else read_grid(grid, view.env.nominal)
+        env = tested.make_env()
+        box = config.make_box(env)
+        axes = default_axes(box) if grid is None else read_grid(grid, env.nominal)
         policy_of = (
             cautious_policy(view, kappa) if policy == "lcb" else weights_policy(view.network, view.env.actions, policy)
         )
-        play = cell_player(view.env, policy_of, episodes)
-        cells = grid_cells(view.env, axes)
+        play = cell_player(env, policy_of, episodes)
+        cells = grid_cells(env, axes)
         size = 1 if policy in ("mean", "lcb") else members
         alone = size if policy == "sample" else 1
         share = (lambda part: advance(part / (len(folders) * alone))) if advance else None
-        env, played, beliefs = view.env, {}, [runs.load_belief(path, learner, keep) for path in folders]
+        played, beliefs = {}, [runs.load_belief(path, learner, keep) for path in folders]
         for config, belief in zip(configs, beliefs, strict=True):
             if policy == "lcb":
                 acting = [belief]
@@ -111,8 +123,12 @@ def evaluate(
     usual = {name: parameter.default for name, parameter in inspect.signature(evaluate).parameters.items()}
     usual["keep"] = "best"
     changed = {name: value for name, value in options.items() if value != usual[name]}
+    disturbances = {name: getattr(tested, name) for name in DISTURBANCES}
+    changed |= {name: value for name, value in disturbances.items() if value != getattr(config, name)}
     facts = (epsilon, policy, size, kappa if policy == "lcb" else 0.0, keep, file_name(axes, box, changed))
-    each = [summarise(config.algorithm, env, axes, {own: returns}, *facts) for own, returns in played.items()]
+    each = [
+        summarise(config.algorithm, env, axes, {own: returns}, *facts, disturbances) for own, returns in played.items()
+    ]
     if save:
         for path, one in zip(folders, each, strict=True):
             write_atomically(path / one.file, to_json(one))

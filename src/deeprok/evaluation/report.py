@@ -19,7 +19,8 @@ def print_evaluation(result: Evaluation, out: Console) -> None:
     )
     out.print(
         f"[bold]{result.algorithm}[/bold] · {seeds} seed{'s' if seeds > 1 else ''} · {result.keep} weights · "
-        f"policy {acting} · ε {result.epsilon:g} · {result.episodes} episodes a cell",
+        f"policy {acting} · ε {result.epsilon:g} · {result.episodes} episodes a cell"
+        + "".join(f" · {name} {value}" for name, value in result.disturbances.items()),
         highlight=False,
         soft_wrap=True,
     )

@@ -93,6 +93,8 @@ class Evaluation:
     """Name of the file that stores it in the folder of each run, if it is saved."""
     parameters: dict[str, Parameter] = field(default_factory=dict)
     """Unit and nominal value of each parameter of the grid; empty in files of older versions."""
+    disturbances: dict[str, Any] = field(default_factory=dict)
+    """What disturbed the environment of the test, of `sensor_noise`, `action_delay` and `parameter_noise`."""
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object that `deeprok evaluate --json` prints: arrays are nested lists."""
@@ -178,6 +180,7 @@ def _is_evaluation(content: Any) -> bool:
         and len(seeds) > 0
         and all(has_shapes(one, {**dict.fromkeys(_SEED_CELLS, shape), **scores, "seed": ()}) for one in seeds)
         and isinstance(parameters, dict)
+        and isinstance(content.get("disturbances", {}), dict)
         and all(has_shapes(one, {"nominal": ()}) and set(one) == {"unit", "nominal"} for one in parameters.values())
         and all(set(one) == {"mean_return", "success"} for each in (content, *seeds) for one in _both(each))
     )
@@ -213,6 +216,7 @@ def summarise(
     kappa: float,
     keep: str,
     file: str = "",
+    disturbances: Mapping[str, Any] = {},
 ) -> Evaluation:
     """Makes an `Evaluation` of the returns of several seeds.
 
@@ -227,6 +231,7 @@ def summarise(
       kappa: κ of the policy `lcb`.
       keep: whether the weights were the `best` or the `last`.
       file: name of the file that stores it.
+      disturbances: what may have disturbed the environment, by the names of the settings.
     """
     shape = tuple(len(values) for values in axes.values())
 
@@ -259,6 +264,7 @@ def summarise(
         per_seed=per_seed,
         file=file,
         parameters={name: units[name] for name in axes},
+        disturbances={name: value for name, value in disturbances.items() if value},
         **_pooled(per_seed, each),
     )
 

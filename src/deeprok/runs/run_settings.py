@@ -6,17 +6,31 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
 import tyro
+from msgspec import Meta
 
 from deeprok.agents.algorithms import ALGORITHMS
 from deeprok.agents.learner import Acting
 from deeprok.agents.network import NETWORKS
-from deeprok.core.fields import Count, Fraction, Natural, OneOf, Precision, Probability, Rule, Seed, Share, added
+from deeprok.core.fields import (
+    Count,
+    Fraction,
+    Natural,
+    NotNegative,
+    OneOf,
+    Precision,
+    Probability,
+    Rule,
+    Seed,
+    Share,
+    added,
+)
 from deeprok.environments import ENVIRONMENTS
 from deeprok.uncertainty.models import Draw
 
 Preset = Literal["default", "paper", "tuned"]
 PRESETS: tuple[str, ...] = get_args(Preset)
 
+Delay = Annotated[int, Meta(ge=0, le=100, description="a whole number from 0 to 100")]
 InputScale = Annotated[tuple[float, ...], Rule(lambda scale: 0 not in scale, "finite numbers other than 0")]
 
 
@@ -51,6 +65,14 @@ class RunSettings:
     corners of the box, where policies fail first."""
     fixed_models: str = ""
     """Models to use in every episode instead of drawing: a grid name=low:high:count,… or a list of them joined by ;"""
+    sensor_noise: NotNegative = added(0.0)
+    """Standard deviation of the Gaussian noise on each observation, as a multiple of the observation's typical size; 0
+    for none."""
+    action_delay: Delay = added(0)
+    """Steps by which each action is late; until the first one arrives, actions are random."""
+    parameter_noise: str = added("")
+    """Parameters that are multiplied by a fresh Gaussian factor of mean 1 in each step, and the factor's standard
+    deviation, as name=deviation,…"""
     memory: Natural = added(0)
     """Past steps whose observations and actions the network sees too; 0 for none."""
     acting: Acting = "sampled"

@@ -7,9 +7,10 @@ file, and those that every run has stand in `run_settings`. Here is how they are
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast, get_args
@@ -24,7 +25,7 @@ from deeprok.core.errors import DeeprokError, shown, unknown
 from deeprok.core.fields import Precision, build, check_fields, written
 from deeprok.core.files import parse_json
 from deeprok.environments import ENVIRONMENTS, Environment, EnvironmentPart, with_model
-from deeprok.environments.wrappers import with_memory
+from deeprok.environments.wrappers import disturbed, with_memory
 from deeprok.estimators import ESTIMATORS, EstimatorPart
 from deeprok.runs import format3, inputs
 from deeprok.runs.run_settings import PRESETS, Preset, RunSettings
@@ -36,6 +37,7 @@ from deeprok.uncertainty.models import (
     from_list,
     models_text,
     parse_box,
+    parse_deviations,
     parse_models,
     parse_values,
     values_text,
@@ -43,6 +45,9 @@ from deeprok.uncertainty.models import (
 
 #: Version of `config.json`.
 FORMAT = 4
+
+#: Settings of a run that its evaluation may have other values of.
+DISTURBANCES = ("sensor_noise", "action_delay", "parameter_noise")
 
 
 class Parts(NamedTuple):
@@ -114,12 +119,25 @@ class Config(RunSettings):
         return self.task().snapshots
 
     def make_env(self) -> Environment:
-        """The environment, with this run's nominal parameters and memory."""
+        """The environment, with this run's nominal parameters, disturbances and memory."""
         env = self.parts.environment.make(self.environment)
         if self.nominal:
             changed: Any = parse_values(self.nominal, env.nominal, "nominal")
             env = env._replace(nominal=with_model(env.nominal, changed))
+        noise = parse_deviations(self.parameter_noise, env.nominal, "parameter_noise")
+        env = disturbed(env, self.sensor_noise, self.action_delay, noise)
         return with_memory(env, self.memory) if self.memory else env
+
+    def disturbed(self, **changes: Any) -> Config:
+        """The same run in an environment that is disturbed in another way, as a test may ask for.
+
+        Args:
+          changes: some of `DISTURBANCES`, by name.
+        """
+        config = dataclasses.replace(self, **{name: _as_text(name, value) for name, value in changes.items()})
+        check_fields(config, self.precision)
+        config.make_env()  # which reads the names of parameters
+        return config
 
     def make_box(self, env: Environment) -> Box:
         """The uncertain parameters' ranges."""
@@ -293,7 +311,12 @@ def _with_settings(config: Config, changes: Mapping[str, Any]) -> Config:
 
 
 #: Settings that are text of the grammar of `deeprok.uncertainty.models`, and may be given as dictionaries.
-_TEXTS = {"box": box_text, "nominal": values_text, "fixed_models": models_text}
+_TEXTS: dict[str, Callable[[Any], str]] = {
+    "box": box_text,
+    "nominal": values_text,
+    "fixed_models": models_text,
+    "parameter_noise": functools.partial(values_text, origin="parameter_noise"),
+}
 
 
 def _as_text(name: str, value: Any) -> Any:

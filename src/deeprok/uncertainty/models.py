@@ -12,6 +12,7 @@ of dictionaries without rounding; `read_grid` takes a grid in either form.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deeprok.core.errors import DeeprokError, shown
+from deeprok.core.errors import DeeprokError, shown, unknown
 from deeprok.environments.base import Model, check_quantity
 
 Draw = Literal["pairs", "product"]
@@ -109,6 +110,23 @@ def parse_values(text: str, params: Any, origin: str) -> dict[str, float]:
             raise _unreadable(origin, f"{name}={':'.join(map(str, numbers))}", "name=value")
         values[name] = numbers[0]
     return values
+
+
+def parse_deviations(text: str, params: Any, origin: str) -> dict[str, float]:
+    """Reads `name=deviation,…`, each name a quantity of `params`; empty text is none of them."""
+    deviations, known = {}, [field.name for field in dataclasses.fields(params)]
+    for name, numbers in _split(text, origin, "name=deviation") if text.strip() else ():
+        if name not in known:
+            raise unknown(f"parameter in {origin}", name, known)
+        deviation, *others = numbers
+        if others:
+            raise _unreadable(origin, f"{name}={':'.join(f'{x:g}' for x in numbers)}", "name=deviation")
+        if not 0 <= deviation <= float(np.finfo(np.float32).max):
+            raise DeeprokError(
+                f"{origin} gives {name} the deviation {deviation:g}, which must be at least 0 and finite"
+            )
+        deviations[name] = deviation
+    return deviations
 
 
 def parse_box(text: str, params: Any, origin: str = "box") -> dict[str, tuple[float, float]]:
@@ -272,6 +290,15 @@ def _number_text(value: Any) -> str | None:
 
 def _items(text: str, params: Any, origin: str, counted: bool = False) -> list[tuple[str, list[float]]]:
     """Splits `name=number:number,…`, checking names and values (but a grid's third number, a count)."""
+    items = _split(text, origin, "name=low:high:count" if counted else "name=low:high")
+    for name, numbers in items:
+        for number in numbers[:2] if counted else numbers:
+            check_quantity(params, name, number, origin)
+    return items
+
+
+def _split(text: str, origin: str, form: str) -> list[tuple[str, list[float]]]:
+    """Splits `name=number:number,…`."""
     items: list[tuple[str, list[float]]] = []
     for item in text.split(","):
         name, equals, value = (part.strip() for part in item.partition("="))
@@ -280,11 +307,9 @@ def _items(text: str, params: Any, origin: str, counted: bool = False) -> list[t
         except ValueError:
             numbers = []
         if not name or not equals or not numbers:
-            raise _unreadable(origin, item.strip(), "name=low:high:count" if counted else "name=low:high")
+            raise _unreadable(origin, item.strip(), form)
         if name in dict(items):
             raise DeeprokError(f"{origin} names {name} twice; give each quantity once")
-        for number in numbers[:2] if counted else numbers:
-            check_quantity(params, name, number, origin)
         items.append((name, numbers))
     return items
 
