@@ -8,6 +8,7 @@ from rich.table import Table
 
 from deeprok.cli import streams
 from deeprok.cli.options import no_options
+from deeprok.tabular.gymnasium import ACTIONS
 from deeprok.tabular.problems import PROBLEMS
 
 
@@ -21,8 +22,14 @@ def run(words: Sequence[str]) -> None:
         for field, parameter in problem.parameters.items():
             table.add_row(field, f"{parameter.default:g}", parameter.meaning)
         streams.out.print(table, highlight=False)
+    streams.out.print(
+        f"Gymnasium's tables, by id: {', '.join(ACTIONS)}; parameters are the arguments of gymnasium.make",
+        highlight=False,
+        soft_wrap=True,
+    )
     streams.out.print("deeprok solve river_swim --set l1 --radius 0.1", highlight=False)
     streams.out.print("deeprok solve garnet:states=50,seed=3 --set kl --radius 0:1:11", highlight=False)
+    streams.out.print("deeprok solve FrozenLake-v1:map_name=8x8 --set l1 --radius 0.1", highlight=False)
 
 
 def options() -> set[str]:

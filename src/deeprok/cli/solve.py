@@ -23,7 +23,7 @@ from deeprok.core.files import write_atomically
 from deeprok.tabular import TABULAR_SETS, Solution, Sweep, read_csv, solve, sweep_radii, write_csv
 from deeprok.tabular.literature import Names
 from deeprok.tabular.model import Support
-from deeprok.tabular.problems import PROBLEMS, Instance, parse
+from deeprok.tabular.problems import Instance, is_name, parse
 from deeprok.tabular.setting import Objective, Rect, Setting
 from deeprok.tabular.solvers import Method
 from deeprok.training.progress import work_bar
@@ -46,7 +46,7 @@ class Solve:
     """
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """A CSV file, or a problem that 'deeprok problems' lists: NAME or NAME:parameter=value,…"""
+    """A CSV file, a problem that 'deeprok problems' lists, or a table of Gymnasium: NAME or NAME:parameter=value,…"""
     set: Annotated[str, tyro.conf.arg(metavar="SET", help=_SET_HELP)] = "l1"
     radius: Annotated[Optional[str], tyro.conf.arg(metavar="RADIUS", help=_RADIUS_HELP)] = None
     discount: Annotated[
@@ -164,7 +164,7 @@ def _check(options: Solve, sweeping: bool) -> None:
 
 def _load(text: str) -> Instance:
     """The model from a file, or by its name."""
-    if text.partition(":")[0] in PROBLEMS:
+    if is_name(text):
         return parse(text)
     path = Path(text)
     if not os.path.exists(path) and not path.suffix and "/" not in text:

@@ -13,6 +13,7 @@
 | `sweep` | the price of robustness over a range of radii |
 | `q_learning`, `adp` | robust Q-learning; robust dynamic programming with linear features |
 | `problems`, `literature` | problems of the literature, by name |
+| `gymnasium` | Gymnasium's environments that are tables, by id |
 """
 
 from importlib import import_module
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deeprok.tabular.files import read_csv, write_csv
+    from deeprok.tabular.gymnasium import from_gymnasium
     from deeprok.tabular.model import RMDP, from_arrays, from_models, from_successors, from_transitions
     from deeprok.tabular.samples import from_samples, radii
     from deeprok.tabular.setting import TABULAR_SETS
@@ -33,6 +35,7 @@ __all__ = [
     "Sweep",
     "evaluate",
     "from_arrays",
+    "from_gymnasium",
     "from_models",
     "from_samples",
     "from_successors",
@@ -47,6 +50,7 @@ __all__ = [
 #: File -> its public names, imported when one is asked for: a list of the problems needs no JAX.
 _FILES = {
     "files": ("read_csv", "write_csv"),
+    "gymnasium": ("from_gymnasium",),
     "model": ("RMDP", "from_arrays", "from_models", "from_successors", "from_transitions"),
     "samples": ("from_samples", "radii"),
     "setting": ("TABULAR_SETS",),

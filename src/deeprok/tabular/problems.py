@@ -1,15 +1,18 @@
-"""Robust MDPs from the literature, by name.
+"""Robust MDPs from the literature, by name, and Gymnasium's tables, by id.
 
-On the command line a problem and its parameters are written `garnet:states=50,seed=3`.
+On the command line a problem and its parameters are written `garnet:states=50,seed=3` or
+`FrozenLake-v1:is_slippery=false`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, get_args, get_type_hints
 
 from deeprok.core.errors import DeeprokError, unknown
+from deeprok.tabular import gymnasium
 from deeprok.tabular.literature import (
     Names,
     aircraft_routing,
@@ -26,6 +29,8 @@ from deeprok.tabular.literature import (
     river_swim,
 )
 from deeprok.tabular.model import RMDP
+
+_GYMNASIUM_DISCOUNT = 0.99
 
 
 class Parameter(NamedTuple):
@@ -65,21 +70,24 @@ class Instance(NamedTuple):
     discount: float
 
 
+def is_name(text: str) -> bool:
+    """Whether a text names a problem, with parameters or without; what else is wrong with it `parse` says."""
+    name = text.partition(":")[0]
+    return name in PROBLEMS or gymnasium.is_id(name)
+
+
 def parse(text: str) -> Instance:
     """The problem described by a text, NAME or NAME:parameter=value,… as on the command line."""
-    name, colon, rest = text.partition(":")
+    name = text.partition(":")[0]
+    if name not in PROBLEMS and gymnasium.is_id(name):
+        arguments = {field: _argument(value) for field, value in _given(text).items()}
+        return Instance(name, *gymnasium.build(name, arguments), _GYMNASIUM_DISCOUNT)
     if name not in PROBLEMS:
         raise unknown("problem", name, PROBLEMS)
-    problem = PROBLEMS[name]
-    known, chosen = problem.parameters, dict[str, float]()
-    for part in rest.split(",") if colon else ():
-        field, equals, value = (word.strip() for word in part.partition("="))
-        if not equals:
-            raise DeeprokError(f"'{part}' in '{text}' is not a parameter; write {name}:name=value,…")
+    known, chosen = PROBLEMS[name].parameters, dict[str, float]()
+    for field, value in _given(text).items():
         if field not in known:
             raise unknown(f"parameter of {name}", field, known)
-        if field in chosen:
-            raise DeeprokError(f"{field} is given twice in '{text}'")
         kind = known[field].kind
         try:
             chosen[field] = kind(value)
@@ -87,6 +95,30 @@ def parse(text: str) -> Instance:
             words = "a whole number" if kind is int else "a number"
             raise DeeprokError(f"{name}: {field} is '{value}'; it must be {words}") from None
     return make(name, chosen)
+
+
+def _given(text: str) -> dict[str, str]:
+    """The parameters that a text gives, as they are written."""
+    name, colon, rest = text.partition(":")
+    given: dict[str, str] = {}
+    for part in rest.split(",") if colon else ():
+        field, equals, value = (word.strip() for word in part.partition("="))
+        if not equals:
+            raise DeeprokError(f"'{part}' in '{text}' is not a parameter; write {name}:name=value,…")
+        if field in given:
+            raise DeeprokError(f"{field} is given twice in '{text}'")
+        given[field] = value
+    return given
+
+
+def _argument(text: str) -> bool | int | float | str:
+    """An argument of a Gymnasium environment: true or false, a number, or else the text itself."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def make(name: str, chosen: Mapping[str, float] | None = None) -> Instance:
