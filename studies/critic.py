@@ -54,6 +54,7 @@ TRIALS: dict[str, tuple[str, tuple[float, ...]]] = {
     "adam": ("critic_rate", (3e-4, 1e-3, 3e-3)),
     "kalman": ("critic_noise", (0.03, 0.1, 0.3)),
 }
+_FIRST_SEED = 1  # seed 0 of swing_up was looked at when the critics' other numbers were chosen
 _FRESH_SEED = 2000  # of the trajectories that a finished critic is examined on
 _TIMED = 10  # iterations
 
@@ -205,7 +206,7 @@ def measure(options: Options, path: Path, done: Done, envs: Sequence[str] = tupl
                     trials[f"{tested:g}"] = _measured(options, trials.get(f"{tested:g}"), its, episodes, tried, done)
                     write_json(path, found)
                 value = best_value(trials, len(TUNING_SEEDS))
-            its = comparison("critic", env, critic, value, range(options.seeds))
+            its = comparison("critic", env, critic, value, range(_FIRST_SEED, _FIRST_SEED + options.seeds))
             row = _measured(options, found["rows"][env].get(critic), its, episodes, examined, done)
             found["rows"][env][critic] = row | {"value": value}
             write_json(path, found)

@@ -82,7 +82,7 @@ def test_study_adds_up(tmp_path: Path) -> None:
         value = row["value"]
         assert (value is None) == (name == "linear")
         assert row["settings"] == small("pg", "tuned", **critic.changes_of("cartpole", name, value)).digest()
-        assert row["seeds"]["0"] == first["rows"]["cartpole"][name]["seeds"]["0"]
+        assert row["seeds"]["1"] == first["rows"]["cartpole"][name]["seeds"]["1"]
         for seed in row["seeds"].values():
             assert seed["explained"] <= 1
             assert ("deviation" in seed) == (name == "kalman")
@@ -139,13 +139,13 @@ def measure(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
 def test_only_what_is_missing_is_measured(tmp_path: Path, measure: Callable[..., list[str]]) -> None:
     path = tmp_path / "critic.json"
     trials = ["cartpole/kalman-0.1: [1000]", "cartpole/kalman-0.3: [1000]"]
-    assert measure(path, 1) == ["cartpole/linear: [0]", *trials, "cartpole/kalman-0.3: [0]"]
-    assert measure(path, 2) == ["cartpole/linear: [1]", "cartpole/kalman-0.3: [1]"]
+    assert measure(path, 1) == ["cartpole/linear: [1]", *trials, "cartpole/kalman-0.3: [1]"]
+    assert measure(path, 2) == ["cartpole/linear: [2]", "cartpole/kalman-0.3: [2]"]
     assert measure(path, 2) == []
     stored = json.loads(path.read_text())
     stored["rows"]["cartpole"]["linear"]["settings"] = "others"
     path.write_text(json.dumps(stored))
-    assert measure(path, 2) == ["cartpole/linear: [0, 1]"]
+    assert measure(path, 2) == ["cartpole/linear: [1, 2]"]
     path.write_text(json.dumps(stored | {"episodes": 77}))
     assert len(measure(path, 1)) == 4
 
@@ -154,18 +154,18 @@ def test_an_interrupted_study_keeps_what_was_measured(tmp_path: Path, measure: C
     path = tmp_path / "critic.json"
     with pytest.raises(KeyboardInterrupt):
         measure(path, 2, stop="cartpole/kalman-0.3")
-    assert measure(path, 2) == ["cartpole/kalman-0.3: [1000]", "cartpole/kalman-0.3: [0, 1]"]
+    assert measure(path, 2) == ["cartpole/kalman-0.3: [1000]", "cartpole/kalman-0.3: [1, 2]"]
 
 
 def test_a_diverged_seed_is_listed_and_its_setting_not_chosen(
     tmp_path: Path, measure: Callable[..., list[str]]
 ) -> None:
     path = tmp_path / "critic.json"
-    measure(path, 3, broken=[1])
+    measure(path, 3, broken=[2])
     rows = json.loads(path.read_text())["rows"]["cartpole"]
-    assert [(list(row["seeds"]), row["diverged"]) for row in rows.values()] == [(["0", "2"], [1])] * 2
+    assert [(list(row["seeds"]), row["diverged"]) for row in rows.values()] == [(["1", "3"], [2])] * 2
     page = " ".join(critic_page.page(json.loads(path.read_text())).split())
-    assert "`cartpole`, linear: 1; `cartpole`, network, Kalman filter: 1." in page
+    assert "`cartpole`, linear: 2; `cartpole`, network, Kalman filter: 2." in page
     measure(path, 3)
     assert "No seed diverged." in critic_page.page(json.loads(path.read_text()))
 

@@ -1,7 +1,7 @@
 """Critics of a policy gradient: V, what a policy earns from a state on, as the baseline of its advantages.
 
 Either V is linear in features of the observation and the time, or it is a network whose weights are kept by one of the
-package's estimators: a point estimate by Adam, or a Gaussian posterior by the extended Kalman filter, as in KOVA.
+package's estimators: a point estimate by Adam, or a Gaussian posterior by the extended Kalman filter, the idea of KOVA.
 
 S. Di-Castro Shashua and S. Mannor, "Kalman meets Bellman: improving policy evaluation through value tracking", 2020,
   arXiv:2002.07171.
