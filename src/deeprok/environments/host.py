@@ -1,0 +1,103 @@
+"""Environments that hold their own state: simulators that are no pure functions, such as Gymnasium's.
+
+A driver on the host steps one `Simulator`. What only reads a box, nominal parameters, actions or a horizon takes a
+`HostEnvironment` as it takes an `Environment`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import numpy as np
+
+from deeprok.environments.spaces import ActionSpace
+
+#: How a simulator answers for several models: its state is saved and put back; or there is a copy for each model,
+#: all stepped from a common reset, so that their states drift apart; or it can't, and only domain randomisation is left.
+Branching = Literal["restored", "copies", "none"]
+
+
+class HostOutcome(NamedTuple):
+    """The outcome of an action under one model, or under each of M models, which then is a first axis."""
+
+    obs: np.ndarray  # [D] or [M, D] float64
+    reward: np.ndarray  # [] or [M] float64
+    terminated: np.ndarray  # [] or [M] bool; never true merely because time is up
+
+
+@runtime_checkable
+class Simulator(Protocol):
+    """One stateful simulation. It is not shared between threads.
+
+    A simulation that fails (its numbers are not finite, the simulator gives up) is a failure of that model:
+    `terminated`, with the last finite observation.
+    """
+
+    #: How many simulations have failed so far, by what failed.
+    failures: dict[str, int]
+
+    def reset(self, seed: int, model: Mapping[str, float]) -> np.ndarray:
+        """Begins an episode with these parameters; the first observation [D]."""
+
+    def step(self, action: Any) -> HostOutcome:
+        """The outcome of the action on the model of the episode, which moves on."""
+
+    def outcomes(self, action: Any, models: Mapping[str, np.ndarray]) -> HostOutcome:
+        """The outcomes of the action in the present state under each of M models; the simulation is left as it was.
+
+        All models get the same random numbers.
+
+        Args:
+          action: as for `step`.
+          models: name -> [M].
+        """
+
+    def read(self) -> dict[str, np.ndarray] | None:
+        """The state with all that the future depends on, as arrays, for a checkpoint; None if it can't be read."""
+
+    def write(self, state: Mapping[str, np.ndarray], model: Mapping[str, float]) -> None:
+        """Puts back what `read` gave, in an episode with these parameters."""
+
+
+class HostEnvironment(NamedTuple):
+    """A stateful simulator and what is known of it, with the names of `Environment`.
+
+    Attributes:
+      name: what figures and exported policies call it.
+      make: makes a simulation; each process and each seed has its own.
+      nominal: the parameters of the nominal model; a `pytree_dataclass` of `quantity` fields (`make_parameters`).
+      box: the ranges in which the true parameters are known to lie, by name.
+      observation_scale: a typical size of each observation; networks divide by it, unless `input_scale` is set.
+      actions: `Choices`, or an `Interval` where an action is a vector of numbers.
+      horizon: steps after which an episode is truncated (not terminated).
+      success_return: an episode succeeds when its return is above this.
+      branching: how it answers for several models.
+      grid: none; it can't be solved on a grid of states.
+      past: none; its observations hold the present alone.
+    """
+
+    name: str
+    make: Callable[[], Simulator]
+    nominal: Any
+    box: Mapping[str, tuple[float, float]]
+    observation_scale: tuple[float, ...]
+    actions: ActionSpace
+    horizon: int
+    success_return: float
+    branching: Branching = "restored"
+    grid: None = None
+    past: None = None
+
+
+def make_parameters(name: str, quantities: Mapping[str, Any]) -> Any:
+    """The nominal parameters of an environment whose quantities are known only once it is made.
+
+    Args:
+      name: of the record's class.
+      quantities: name -> a field, as `quantity` gives it.
+    """
+    fields = [(key, Any, field) for key, field in quantities.items()]
+    return jax.tree_util.register_dataclass(dataclasses.make_dataclass(name, fields, frozen=True))()
