@@ -23,6 +23,7 @@ from deeprok.agents.correction import Fitted, fit_correction, no_correction
 from deeprok.agents.learner import Learner, View
 from deeprok.agents.network import Network
 from deeprok.environments import Environment
+from deeprok.environments.base import in_jax
 from deeprok.environments.rollout import begin_episodes, rollout
 from deeprok.evaluation import calibration
 from deeprok.evaluation.calibration import Intervals, make_intervals
@@ -215,7 +216,7 @@ def examined(config: Config, its: Sequence[Run], states: int, models: int) -> di
         view, each = agents(config, learner, its)
         measure = make_intervals(config, view, states, models, _SEED)
         held_out = make_intervals(config, view, *_HELD_OUT)
-        alarm = make_alarm(view.env, view)
+        alarm = make_alarm(in_jax(view.env, "the alarm"), view)
         found = {}
         for agent in each:
             raw = measure(agent.belief, agent.level)
@@ -309,7 +310,9 @@ def measure(
                     "seeds": options.seeds,
                     "diverged": [run.seed for run in its if not run.finished],
                     "agents": examined(config, finished, states, models) if finished else {},
-                    "cautious": cautious(finished, config.make_env()) if posterior == "filter" and finished else None,
+                    "cautious": cautious(finished, in_jax(config.make_env(), "the study"))
+                    if posterior == "filter" and finished
+                    else None,
                 }
                 write_json(path, found)
                 done(what, work[1])

@@ -23,6 +23,7 @@ from deeprok.agents.learner import PlaysTrajectories
 from deeprok.agents.policy.critic import explained_variance
 from deeprok.agents.policy.gradient import make_critic
 from deeprok.agents.policy.steps import returns_to_go
+from deeprok.environments.base import in_jax
 from deeprok.environments.rollout import play_trajectories
 from deeprok.evaluation.grid import evaluate
 from deeprok.runs import checkpoint
@@ -105,7 +106,7 @@ def critic_measures(config: Config) -> Callable[[Any, jax.Array], dict[str, jax.
         def act(noise: Any, obs: jax.Array) -> Any:
             return learner.act(state, noise, obs, clock)
 
-        played = play_trajectories(task.env, act, models, play_key, learner.draw)
+        played = play_trajectories(in_jax(task.env, "the study"), act, models, play_key, learner.draw)
         share = jnp.where(played.alive, 1.0, 0.0) / jnp.sum(played.alive)
         x = critic.inputs(played.obs)
         goal = returns_to_go(played.reward, task.discount)

@@ -11,6 +11,7 @@ import numpy as np
 
 from deeprok.agents.learner import View
 from deeprok.core.files import read_numbers
+from deeprok.environments.base import in_jax
 from deeprok.environments.ferry import exact_robust_q
 from deeprok.evaluation import calibration
 from deeprok.evaluation.play import cell_player, grid_cells
@@ -89,7 +90,7 @@ def _crossings(rows: Mapping[str, Sequence[Run]]) -> dict[str, Any]:
         config = its[0].row.config(0)
         env = config.make_env()
         models = parse_models(config.fixed_models, env.nominal)
-        exact = exact_robust_q(env, models, config.discount)
+        exact = exact_robust_q(in_jax(env, "the study"), models, config.discount)
         learner = config.make_learner()
         assert learner.view.values
         values = jax.jit(learner.view.values)
@@ -128,7 +129,7 @@ def _cautious(session: Session) -> dict[str, Any]:
 def _play_cautiously(view: View, belief: Any, kappa: float, episodes: int) -> dict[str, float]:
     scores = {}
     for name, condition in _CAUTIOUS_CONDITIONS.items():
-        grid, env = condition.grid, condition.change(view.env)
+        grid, env = condition.grid, condition.change(in_jax(view.env, "the study"))
         play = cell_player(env, cautious_policy(view, kappa), episodes)
         returns = play(belief, grid_cells(env, parse_grid(grid, env.nominal)), EPSILON)[:-1]
         scores[name] = float((returns > env.success_return).mean())

@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from deeprok.environments import Environment
+from deeprok.environments.base import in_jax
 from deeprok.evaluation.play import cell_player, grid_cells
 from deeprok.evaluation.policies import weights_policy
 from deeprok.runs import checkpoint
@@ -166,7 +167,7 @@ def examined(its: list[Run], env: str, keep: Keep, episodes: int) -> Scored:
     view = learner.view
     with config.arithmetic():
         weights = {run.seed: np.asarray(view.mean(runs.load_belief(run.folder, learner, keep))) for run in its}
-        found = played(env, view.env, view.network, weights, episodes)
+        found = played(env, in_jax(view.env, "the study"), view.network, weights, episodes)
     for run in its:
         # A run that settled on its best weights has them as its last ones.
         part = "best.steps" if config.settle or keep == "best" else "run.steps"

@@ -274,8 +274,8 @@ def said_of(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
         ),
         (
             ("dqn", "--env", "own_parts:SWAG"),
-            "env is 'own_parts:SWAG', but that object is of type EstimatorPart; it must be an Environment or an "
-            "EnvironmentPart",
+            "env is 'own_parts:SWAG', but that object is of type EstimatorPart; it must be an Environment, a "
+            "HostEnvironment, a gymnasium.Env class or an EnvironmentPart",
         ),
         (
             ("dqn", "--env", "own_parts:drift"),

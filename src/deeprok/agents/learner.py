@@ -15,7 +15,7 @@ from deeprok.agents.network import Network
 from deeprok.agents.targets.base import InnerProblem, TargetPart
 from deeprok.core.fields import Precision
 from deeprok.core.registry import Registry, expect
-from deeprok.environments.base import Environment, Model, Transition
+from deeprok.environments.base import AnyEnvironment, Model, Transition
 from deeprok.environments.rollout import Step
 from deeprok.estimators.base import EstimatorPart, Fit, Posterior
 from deeprok.uncertainty.models import Box, ModelSet
@@ -57,7 +57,7 @@ class Task(NamedTuple):
     """What a learner may know of the run that it is made for."""
 
     algorithm: str  # its name, for messages
-    env: Environment
+    env: AnyEnvironment
     network: Network
     box: Box
     models: ModelSet
@@ -106,7 +106,7 @@ class View(NamedTuple):
       worst_case: the inner problem that Q is the worst case of; None for a nominal target.
     """
 
-    env: Environment
+    env: AnyEnvironment
     network: Network
     mean: Callable[[Any], jax.Array]
     posterior: Posterior | None

@@ -40,7 +40,7 @@ from deeprok.agents.targets.base import Target, action_value
 from deeprok.core.errors import DeeprokError, shown
 from deeprok.core.fields import Count, NotNegative, added
 from deeprok.core.pytree import pytree_dataclass
-from deeprok.environments.base import Transition
+from deeprok.environments.base import Environment, Transition
 from deeprok.estimators import Estimator, Fit, predict
 
 Explore = Literal["epsilon", "thompson", "ucb"]
@@ -70,7 +70,8 @@ class QLearningSettings(ReplaySettings):
     come with the package can."""
     recalibrate: bool = added(False)
     """At the end, correct the posterior's intervals for Q by held-out play: what the greedy policy earns, for a robust
-    target against models that are the worst in every step. Not with a memory, unless acting is nominal."""
+    target against models that are the worst in every step. Not with a memory, unless acting is nominal, and not in a
+    stateful simulator."""
 
 
 @pytree_dataclass
@@ -145,7 +146,8 @@ def make_q_learner(task: Task) -> Learner:
     settings: QLearningSettings = task.settings
     network, actions = task.network, task.env.actions
     units, begin_at, estimator = _with_units(task, make_estimator(task))
-    recalibrates = settings.recalibrate and not (task.env.past and task.acting != "nominal")
+    plays_on = isinstance(task.env, Environment)  # a stateful simulator can't be played from states in its middle
+    recalibrates = settings.recalibrate and plays_on and not (task.env.past and task.acting != "nominal")
     if recalibrates:
         units, begin_at, estimator = units and beneath(units), uncorrected(begin_at), correctable(estimator)
     target: Target = task.target.make(task.target_settings, network, task.discount)

@@ -9,14 +9,20 @@ from rich.table import Table
 
 from deeprok.cli import streams
 from deeprok.cli.options import no_options
+from deeprok.core.errors import DeeprokError
 from deeprok.environments import ENVIRONMENTS
+from deeprok.environments.ready_made import READY_MADE
 
 
 def run(words: Sequence[str]) -> None:
     """Runs the command."""
     no_options("environments", words)
-    for name, part in ENVIRONMENTS.items():
-        env = part.make(part.settings())
+    for name, part in (*ENVIRONMENTS.items(), *READY_MADE.items()):
+        try:
+            env = part.make(part.settings())
+        except DeeprokError as error:  # an extra is not installed
+            streams.err.print(f"{name} is not shown: {error}", highlight=False, markup=False, soft_wrap=True)
+            continue
         table = Table(
             "parameter",
             "nominal",

@@ -22,12 +22,13 @@ from deeprok.agents.targets import TARGETS
 from deeprok.cli import algorithms, streams
 from deeprok.cli.options import JOBS, PATH, mistakes, option_names
 from deeprok.core.errors import DeeprokError
-from deeprok.environments import ENVIRONMENTS
+from deeprok.environments import ENVIRONMENTS, HostEnvironment
 from deeprok.estimators import ESTIMATORS
 from deeprok.runs import folder as runs
 from deeprok.runs.run_settings import RunSettings
 from deeprok.runs.settings import SECTIONS, Config, make_config, other_limit
 from deeprok.training import jobs
+from deeprok.training.host import where_resumed
 from deeprok.training.loop import is_finished, progress_of
 from deeprok.training.progress import training_line
 
@@ -140,6 +141,11 @@ def _train_runs(name: Path, folders: Sequence[Path], count: int | None, train: C
             runs.verify_checkpoint(folder)
         streams.err.print(f"{name} is finished: nothing to do", highlight=False, markup=False)
     else:
+        for folder, config in configs.items():
+            env = config.make_env()
+            if isinstance(env, HostEnvironment) and done[folder][0] and not is_finished(folder, config):
+                said = f"{folder} goes on {where_resumed(env)}"
+                streams.err.print(said, highlight=False, markup=False, soft_wrap=True)
         for warning in {config.make_learner().warning for config in configs.values()} - {None}:
             streams.err.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
         try:

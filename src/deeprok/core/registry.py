@@ -24,12 +24,22 @@ class Registry(Mapping[str, T], Generic[T]):
       kind: what its entries are, for messages: "environment".
       entries: name -> the part, or "module:object" to import it from when it is asked for.
       accept: turns an object that a user named into a part; raises a `DeeprokError` if it can't.
+      find: the part of a name that is not in the table, or None: names that another package has.
+      more: how these are named, for messages.
     """
 
-    def __init__(self, kind: str, entries: Mapping[str, T | str], accept: Callable[[Any], T]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        entries: Mapping[str, T | str],
+        accept: Callable[[Any], T],
+        find: Callable[[str], T | None] = lambda name: None,
+        more: str = "",
+    ) -> None:
         self.kind = kind
         self._entries: dict[str, T | str] = dict(entries)
         self._accept = accept
+        self._others, self._more = find, more
         self._accepted: dict[str, tuple[Any, T]] = {}  # users' objects and their parts: the same part every time
 
     def __getitem__(self, name: object) -> T:
@@ -51,7 +61,14 @@ class Registry(Mapping[str, T], Generic[T]):
                 entry = self._entries[name] = getattr(importlib.import_module(module), attribute)
             return entry
         if ":" not in name:
-            raise unknown(field, name, self._entries, more="your own is named module:object")
+            try:
+                other = self._others(name)
+            except DeeprokError as error:
+                raise DeeprokError(f"{field} is {shown(name)}, but {error}") from error
+            if other is not None:
+                return other
+            own = "your own is named module:object"
+            raise unknown(field, name, self._entries, more=f"{self._more}, {own}" if self._more else own)
         try:
             found = _find(name)
             if name not in self._accepted or self._accepted[name][0] is not found:

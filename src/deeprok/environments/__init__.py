@@ -1,7 +1,8 @@
-"""Environments: simulators as pure functions of their parameters.
+"""Environments: simulators as pure functions of their parameters, and stateful ones such as Gymnasium's.
 
 An environment of your own is a `pytree_dataclass` of `quantity` fields, its parameters, and two pure functions, in an
-`Environment`. It is named `module:object` wherever a built-in one is named.
+`Environment`; or a `gymnasium.Env` class, or what `from_gymnasium` makes of one; or any `Simulator` in a
+`HostEnvironment`. It is named `module:object` wherever a built-in one is named.
 """
 
 from deeprok.core.pytree import pytree_dataclass
@@ -21,29 +22,39 @@ from deeprok.environments.base import (
     with_model,
 )
 from deeprok.environments.cartpole import CartPole, cartpole
+from deeprok.environments.gymnasium import from_gymnasium
+from deeprok.environments.host import Branching, HostEnvironment, HostOutcome, Simulator, make_parameters
 from deeprok.environments.registry import ENVIRONMENTS
 from deeprok.environments.rollout import Step, rollout
+from deeprok.environments.simulation import Access
 from deeprok.environments.spaces import ActionSpace, Choices, Interval
 
 __all__ = [
     "ENVIRONMENTS",
+    "Access",
     "ActionSpace",
     "Axis",
+    "Branching",
     "CartPole",
     "Choices",
     "Environment",
     "EnvironmentPart",
     "EpisodeSettings",
+    "HostEnvironment",
+    "HostOutcome",
     "Interval",
     "Model",
     "Outcome",
     "Past",
+    "Simulator",
     "StateGrid",
     "Step",
     "Transition",
     "branch",
     "cartpole",
     "check_quantity",
+    "from_gymnasium",
+    "make_parameters",
     "pytree_dataclass",
     "quantity",
     "rollout",

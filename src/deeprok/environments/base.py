@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deeprok.core.errors import DeeprokError, unknown
+from deeprok.core.errors import DeeprokError, shown, unknown
 from deeprok.core.fields import Count
 from deeprok.core.pytree import pytree_dataclass
+from deeprok.environments.host import HostEnvironment
 from deeprok.environments.spaces import ActionSpace
 
 #: A model of the environment: the parameters in which it differs from the nominal one, by name.
@@ -108,6 +109,22 @@ class Environment(NamedTuple):
     past: Past | None = None
 
 
+#: What most of the package takes; a `HostEnvironment` has no `reset` and no `step`.
+AnyEnvironment = Environment | HostEnvironment
+
+
+def in_jax(env: AnyEnvironment, what: str) -> Environment:
+    """The environment, if it is two JAX functions; raises where it is a stateful simulator.
+
+    Args:
+      env: the environment.
+      what: what needs one, for the message.
+    """
+    if isinstance(env, HostEnvironment):
+        raise DeeprokError(f"env is {shown(env.name)}, a stateful simulator; {what} needs an environment in JAX")
+    return env
+
+
 class Past(NamedTuple):
     """The last K steps as a policy with memory sees them: numbers that follow the present observation, newest first.
 
@@ -171,12 +188,12 @@ class EnvironmentPart(NamedTuple):
 
     Attributes:
       settings: a dataclass with the field `horizon`, and others of the environment's own.
-      make: `settings -> Environment`.
+      make: `settings -> Environment`, or a `HostEnvironment`.
       presets: (preset, learner) -> settings of a run, by name, that suit this environment.
     """
 
     settings: type[Any]
-    make: Callable[[Any], Environment]
+    make: Callable[[Any], AnyEnvironment]
     presets: Mapping[tuple[str, str], Mapping[str, Any]] = {}
 
 
@@ -190,9 +207,12 @@ def as_part(found: Any) -> EnvironmentPart:
         return found
     of_horizon = inspect.isfunction(found)
     usual = _called(found) if of_horizon else found
-    if not isinstance(usual, Environment):
+    if not isinstance(usual, Environment | HostEnvironment):
         what = f"{'a function that returns' if of_horizon else 'of type'} {type(usual).__name__}"
-        raise DeeprokError(f"that object is {what}; it must be an Environment or an EnvironmentPart")
+        raise DeeprokError(
+            f"that object is {what}; it must be an Environment, a HostEnvironment, a gymnasium.Env class or an "
+            "EnvironmentPart"
+        )
     horizon = dataclasses.field(default=usual.horizon)
     settings = dataclasses.make_dataclass(
         "EpisodeSettings", [("horizon", Count, horizon)], bases=(EpisodeSettings,), frozen=True

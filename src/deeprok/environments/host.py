@@ -15,8 +15,8 @@ import numpy as np
 
 from deeprok.environments.spaces import ActionSpace
 
-#: How a simulator answers for several models: its state is saved and put back; or there is a copy for each model,
-#: all stepped from a common reset, so that their states drift apart; or it can't, and only domain randomisation is left.
+#: How a simulator answers for several models: its state is saved and put back; or there is a copy for each model, all
+#: stepped from a common reset, so that their states drift apart; or it can't, which leaves domain randomisation.
 Branching = Literal["restored", "copies", "none"]
 
 
@@ -33,7 +33,7 @@ class Simulator(Protocol):
     """One stateful simulation. It is not shared between threads.
 
     A simulation that fails (its numbers are not finite, the simulator gives up) is a failure of that model:
-    `terminated`, with the last finite observation.
+    `terminated`, with the last finite observation. One that has an attribute `truncated` can end an episode by it.
     """
 
     #: How many simulations have failed so far, by what failed.
@@ -75,6 +75,7 @@ class HostEnvironment(NamedTuple):
       horizon: steps after which an episode is truncated (not terminated).
       success_return: an episode succeeds when its return is above this.
       branching: how it answers for several models.
+      problem: why its state can't be restored, where that was found out; empty otherwise.
       grid: none; it can't be solved on a grid of states.
       past: none; its observations hold the present alone.
     """
@@ -88,8 +89,20 @@ class HostEnvironment(NamedTuple):
     horizon: int
     success_return: float
     branching: Branching = "restored"
+    problem: str = ""
     grid: None = None
     past: None = None
+
+
+def model_of(env: HostEnvironment, model: Mapping[str, Any]) -> dict[str, float]:
+    """What a simulation is given: a model, and the nominal parameters that a run has changed.
+
+    All others are left alone. Of a simulator that is known by its attributes alone they may be counters.
+    """
+    fields = dataclasses.fields(env.nominal)
+    changed = {field.name: getattr(env.nominal, field.name) for field in fields}
+    own = {field.name: float(changed[field.name]) for field in fields if changed[field.name] != field.default}
+    return own | {name: float(value) for name, value in model.items()}
 
 
 def make_parameters(name: str, quantities: Mapping[str, Any]) -> Any:

@@ -1,7 +1,8 @@
-"""The environments that the command line knows by name."""
+"""The environments that the command line knows by name: those in JAX, and Gymnasium's by their ids."""
 
 from deeprok.core.registry import Registry
-from deeprok.environments.base import EnvironmentPart, as_part
+from deeprok.environments.base import EnvironmentPart
+from deeprok.environments.ready_made import accept, find
 
 ENVIRONMENTS: Registry[EnvironmentPart] = Registry(
     "environment",
@@ -18,5 +19,7 @@ ENVIRONMENTS: Registry[EnvironmentPart] = Registry(
         "rocket": "deeprok.environments.rocket:PART",
         "swing_up": "deeprok.environments.swing_up:PART",
     },
-    as_part,
+    accept,
+    find=find,
+    more="Gymnasium's have their ids, such as Acrobot-v1",
 )

@@ -23,7 +23,7 @@ from deeprok.agents.correction import Correction, fit_correction, no_correction
 from deeprok.agents.learner import View
 from deeprok.core.errors import DeeprokError
 from deeprok.environments import Environment, with_model
-from deeprok.environments.base import Model
+from deeprok.environments.base import Model, in_jax
 from deeprok.environments.rollout import rollout
 from deeprok.evaluation.nature import against_nature
 from deeprok.evaluation.policies import Policy, ensemble_policy
@@ -271,7 +271,7 @@ def make_intervals(
       models: models, or model sets, that the values in a state are averaged over.
       seed: seed of the simulation's random numbers.
     """
-    env, values, discount = view.env, view.values, config.discount
+    env, values, discount = in_jax(view.env, "the truth of its intervals"), view.values, config.discount
     models_key, sets_key, play_key = jax.random.split(jax.random.key(seed), 3)
     box = config.make_box(env)
     if config.acting == "nominal":

@@ -16,7 +16,8 @@ from deeprok.agents.ensemble import as_perceptron
 from deeprok.agents.network import MLP, Network
 from deeprok.core.errors import DeeprokError, shown, unknown
 from deeprok.core.files import has_shapes, parse_json, read_bytes, write_atomically
-from deeprok.environments import ActionSpace, Environment, Interval
+from deeprok.environments import ActionSpace, Interval
+from deeprok.environments.base import AnyEnvironment
 from deeprok.evaluation.trained import Run, load
 from deeprok.runs.folder import Keep
 
@@ -64,7 +65,7 @@ def export(
     return trained.folder
 
 
-def to_json(network: MLP, theta: np.ndarray, env: Environment) -> bytes:
+def to_json(network: MLP, theta: np.ndarray, env: AnyEnvironment) -> bytes:
     """The policy as JSON: act on the largest of the last layer's outputs.
 
     Each layer is y = weights · x + bias, the hidden ones followed by the activation; inputs are
@@ -89,7 +90,7 @@ def to_json(network: MLP, theta: np.ndarray, env: Environment) -> bytes:
     return (json.dumps(policy, indent=1) + "\n").encode()
 
 
-def _memory(env: Environment) -> dict[str, Any]:
+def _memory(env: AnyEnvironment) -> dict[str, Any]:
     """How the inputs of a policy with memory are laid out; nothing for one without."""
     return {"memory": env.past.describe()} if env.past else {}
 
@@ -215,7 +216,7 @@ def to_onnx(network: MLP, theta: np.ndarray, actions: ActionSpace, metadata: Map
     return data
 
 
-def _metadata(network: MLP, env: Environment, algorithm: str) -> dict[str, str]:
+def _metadata(network: MLP, env: AnyEnvironment, algorithm: str) -> dict[str, str]:
     """What a reader of an ONNX model can't see in it; lists are JSON."""
     facts = {"env": env.name, "algorithm": algorithm, "observation_scale": list(env.observation_scale)}
     facts |= env.actions.describe() | _memory(env) | {"input_scale": list(network.input_scale)}
@@ -223,7 +224,7 @@ def _metadata(network: MLP, env: Environment, algorithm: str) -> dict[str, str]:
 
 
 def export_policy(
-    network: Network, theta: np.ndarray, env: Environment, kind: str, out: Path, algorithm: str = ""
+    network: Network, theta: np.ndarray, env: AnyEnvironment, kind: str, out: Path, algorithm: str = ""
 ) -> None:
     """Writes a policy, after checking on 10,000 states that it acts as the trained agent does."""
     if kind not in FORMATS:

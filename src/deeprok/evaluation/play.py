@@ -12,8 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok.environments import Environment, with_model
-from deeprok.environments.base import Model
+from deeprok.environments.base import AnyEnvironment, Model
+from deeprok.environments.host import HostEnvironment
 from deeprok.environments.rollout import begin_episodes, rollout
+from deeprok.evaluation.host_play import host_player
 from deeprok.evaluation.policies import Policy, PolicyOf
 from deeprok.uncertainty.models import grid_models
 
@@ -47,7 +49,7 @@ def play_episodes(
     return rollout(env, choose, params, start, env.horizon, keys)[0]
 
 
-def cell_player(env: Environment, policy_of: PolicyOf, episodes: int) -> Callable[..., np.ndarray]:
+def cell_player(env: AnyEnvironment, policy_of: PolicyOf, episodes: int) -> Callable[..., np.ndarray]:
     """Makes a function that plays a policy on any list of models, with the same random numbers on each.
 
     Args:
@@ -60,6 +62,8 @@ def cell_player(env: Environment, policy_of: PolicyOf, episodes: int) -> Callabl
       once for all calls, with `models` name -> values, `epsilon` the probability of a random
       action, and `advance` called with the fraction of the work done since its last call.
     """
+    if isinstance(env, HostEnvironment):
+        return host_player(env, policy_of, episodes)
 
     @jax.jit
     def play_some(weights: Any, models: Model, key: jax.Array, epsilon: jax.Array) -> jax.Array:
@@ -94,7 +98,7 @@ def cell_player(env: Environment, policy_of: PolicyOf, episodes: int) -> Callabl
     return play
 
 
-def grid_cells(env: Environment, axes: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def grid_cells(env: AnyEnvironment, axes: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The models of a grid's cells and, last, the nominal one.
 
     Every parameter is given, so that one program plays grids that vary different ones.

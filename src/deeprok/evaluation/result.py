@@ -16,7 +16,7 @@ from deeprok import plot as figures
 from deeprok.core.errors import DeeprokError
 from deeprok.core.files import has_shapes, parse_json, read_bytes
 from deeprok.core.frames import make_frame
-from deeprok.environments import Environment
+from deeprok.environments.base import AnyEnvironment
 from deeprok.runs import folder as runs
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class GridReturns(NamedTuple):
 
 def summarise(
     algorithm: str,
-    env: Environment,
+    env: AnyEnvironment,
     axes: Mapping[str, np.ndarray],
     returns: Mapping[int, GridReturns],
     epsilon: float,
@@ -306,7 +306,7 @@ def _pooled(seeds: Sequence[SeedScores], episodes: int) -> dict[str, Any]:
     }
 
 
-def parameters_of(env: Environment) -> dict[str, Parameter]:
+def parameters_of(env: AnyEnvironment) -> dict[str, Parameter]:
     """Unit and nominal value of each parameter of an environment."""
     fields = dataclasses.fields(env.nominal)
     return {f.name: Parameter(f.metadata["unit"], float(getattr(env.nominal, f.name))) for f in fields}

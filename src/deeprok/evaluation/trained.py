@@ -14,7 +14,8 @@ import numpy as np
 from deeprok.agents.learner import View
 from deeprok.agents.network import Network
 from deeprok.core.errors import DeeprokError, shown, unknown
-from deeprok.environments import Environment, Past
+from deeprok.environments import Past
+from deeprok.environments.base import AnyEnvironment
 from deeprok.evaluation import result
 from deeprok.evaluation.result import Evaluation
 from deeprok.runs import folder as runs
@@ -64,7 +65,7 @@ def load(path: str | os.PathLike[str], seed: int | None = None, keep: Keep = "be
 class _Agent(NamedTuple):
     """All that a `Run` uses of the trained agent. Its functions are jitted, for batches of observations [E, D]."""
 
-    env: Environment
+    env: AnyEnvironment
     network: Network
     weights: np.ndarray  # [n] the mean θ
     greedy: Callable[[jax.Array], jax.Array]  # obs -> actions [E], or [E, A] numbers
@@ -132,7 +133,7 @@ class Run(os.PathLike[str]):
         return str(self.folder)
 
     @property
-    def env(self) -> Environment:
+    def env(self) -> AnyEnvironment:
         """The environment, with the run's nominal parameters.
 
         The observations of a run with memory have the past in them; the environment without is `env.past.env`.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from deeprok.environments import Environment
+from deeprok.environments.base import AnyEnvironment
 
 
-def resolve(env: Environment, given: tuple[float, ...]) -> tuple[float, ...]:
+def resolve(env: AnyEnvironment, given: tuple[float, ...]) -> tuple[float, ...]:
     """A factor for each input: as given, one for all, one for each observation, or one over its typical size.
 
     Args:
@@ -22,7 +22,7 @@ def resolve(env: Environment, given: tuple[float, ...]) -> tuple[float, ...]:
     return tuple(given) * len(sizes) if given else tuple(1.0 / size for size in sizes)
 
 
-def unresolved(env: Environment, scale: tuple[float, ...]) -> tuple[float, ...]:
+def unresolved(env: AnyEnvironment, scale: tuple[float, ...]) -> tuple[float, ...]:
     """What these factors were resolved from, so that they can be resolved again where the inputs are others."""
     own = (scale[: env.past.observations],) if env.past and np.ndim(scale) == 1 else ()
     return next((given for given in ((), *own) if resolve(env, given) == scale), scale)

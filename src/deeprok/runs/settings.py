@@ -24,7 +24,9 @@ from deeprok.agents.targets import TARGETS, TargetPart
 from deeprok.core.errors import DeeprokError, shown, unknown
 from deeprok.core.fields import Precision, build, check_fields, written
 from deeprok.core.files import parse_json
-from deeprok.environments import ENVIRONMENTS, Environment, EnvironmentPart, with_model
+from deeprok.environments import ENVIRONMENTS, EnvironmentPart, with_model
+from deeprok.environments.base import AnyEnvironment
+from deeprok.environments.host import HostEnvironment
 from deeprok.environments.wrappers import disturbed, with_memory
 from deeprok.estimators import ESTIMATORS, EstimatorPart
 from deeprok.runs import format3, inputs
@@ -101,7 +103,7 @@ class Config(RunSettings):
     @property
     def shares_program(self) -> bool:
         """Whether several seeds train in one compiled program; if not each has a process of its own."""
-        return self.make_learner().seeds != "processes"
+        return not isinstance(self.make_env(), HostEnvironment) and self.make_learner().seeds != "processes"
 
     @property
     def prior(self) -> str:
@@ -118,11 +120,16 @@ class Config(RunSettings):
         """How many snapshots of the weights a run takes."""
         return self.task().snapshots
 
-    def make_env(self) -> Environment:
+    def make_env(self) -> AnyEnvironment:
         """The environment, with this run's nominal parameters, disturbances and memory."""
         env = self.parts.environment.make(self.environment)
-        if self.nominal:
-            changed: Any = parse_values(self.nominal, env.nominal, "nominal")
+        changed: Any = parse_values(self.nominal, env.nominal, "nominal") if self.nominal else {}
+        if isinstance(env, HostEnvironment):
+            for name in ("memory", *DISTURBANCES):
+                if value := getattr(self, name):
+                    raise DeeprokError(f"{name} is {shown(value)}, which a stateful simulator such as {self.env} has not")
+            return env._replace(nominal=dataclasses.replace(env.nominal, **changed))
+        if changed:
             env = env._replace(nominal=with_model(env.nominal, changed))
         noise = parse_deviations(self.parameter_noise, env.nominal, "parameter_noise")
         env = disturbed(env, self.sensor_noise, self.action_delay, noise)
@@ -139,17 +146,17 @@ class Config(RunSettings):
         config.make_env()  # which reads the names of parameters
         return config
 
-    def make_box(self, env: Environment) -> Box:
+    def make_box(self, env: AnyEnvironment) -> Box:
         """The uncertain parameters' ranges."""
         return parse_box(self.box, env.nominal) if self.box else env.box
 
-    def make_models(self, env: Environment) -> ModelSet:
+    def make_models(self, env: AnyEnvironment) -> ModelSet:
         """The set of models."""
         if self.fixed_models:
             return from_list(parse_models(self.fixed_models, env.nominal))
         return from_box(self.make_box(env), self.models, self.draw, self.edges)
 
-    def make_network(self, env: Environment) -> Network:
+    def make_network(self, env: AnyEnvironment) -> Network:
         """The network: of Q-values, or of a policy."""
         return self.parts.layers.make(self.layers, self.input_scale, len(env.actions))
 
@@ -381,5 +388,19 @@ def check(config: Config) -> None:
         raise DeeprokError(
             f"input_scale is {shown(config.input_scale)}; {config.env} has {own} observations, give as many, or one"
         )
+    if isinstance(env, HostEnvironment):
+        _check_simulator(config, env)
     parts.target.check(config.target, config.has_posterior)
     parts.learner.check(config.task())
+
+
+def _check_simulator(config: Config, env: HostEnvironment) -> None:
+    """Raises unless the run can be trained on a stateful simulator."""
+    if not config.make_box(env):
+        raise DeeprokError(f"{config.env} has no box of its own; give the ranges of its uncertain parameters as box")
+    if config.robust and env.branching == "none":
+        why = f"{config.env} can't restore its state ({env.problem})" if env.problem else "branching is 'none'"
+        raise DeeprokError(
+            f"{why}, so that it can't answer for several models, which {config.algorithm} needs; say how its state is "
+            "read and set, set branching to 'copies', or take an algorithm without a robust target"
+        )

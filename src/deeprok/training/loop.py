@@ -21,14 +21,16 @@ from deeprok.agents.clock import Clock
 from deeprok.agents.correction import Correction
 from deeprok.core.errors import DeeprokError
 from deeprok.core.pytree import pytree_dataclass, select
+from deeprok.environments.host import HostEnvironment
 from deeprok.evaluation.calibration import make_correction
-from deeprok.evaluation.play import play_episodes
-from deeprok.evaluation.policies import ensemble_policy
+from deeprok.evaluation.play import cell_player, play_episodes
+from deeprok.evaluation.policies import ensemble_policy, weights_policy
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config
+from deeprok.training import host, scan
 from deeprok.training.health import breakdown, make_spread, metrics_line
-from deeprok.training.scan import Program, RunState, make_program
+from deeprok.training.scan import Program, RunState
 from deeprok.uncertainty import sample_box
 
 #: Called after each chunk with the folder and the line added to its `metrics.jsonl`.
@@ -71,7 +73,7 @@ class Best:
 
 def templates(program: Program) -> tuple[RunState, Best]:
     """Shapes of what a checkpoint of this program holds."""
-    run = jax.eval_shape(program.init, jax.random.key(0))
+    run = program.shapes()
     theta = jax.eval_shape(program.learner.view.mean, run.agent.belief)
     best = Best(
         belief=run.agent.belief,
@@ -133,8 +135,7 @@ def _train_group(
       on_interrupt: called when the training is interrupted, at once.
     """
     program = make_program(config)
-    init = jax.jit(program.init)
-    members = [_read_member(folders.get(seed), seed, program, init) for seed in seeds]
+    members = [_read_member(folders.get(seed), seed, program) for seed in seeds]
     places = {i: folders[seed] for i, seed in enumerate(seeds) if seed in folders}
     # Stacked on the host and copied to the device, so that no two donated buffers are the same.
     states, best = jax.tree.map(lambda *leaves: jnp.array(np.stack(leaves)), *members)
@@ -217,9 +218,12 @@ def _train_group(
         raise DeeprokError(*broken.values())
 
 
-def _read_member(
-    folder: Path | None, seed: int, program: Program, init: Callable[..., RunState]
-) -> tuple[RunState, Best]:
+def make_program(config: Config) -> Program:
+    """The functions that a run consists of: a scan, or a loop around a stateful simulator."""
+    return (host if isinstance(config.make_env(), HostEnvironment) else scan).make_program(config)
+
+
+def _read_member(folder: Path | None, seed: int, program: Program) -> tuple[RunState, Best]:
     """Where a run is: at its checkpoint or, if it has none or has no folder here, at its beginning."""
     run_template, best_template = templates(program)
     path = folder / runs.CHECKPOINT if folder else None
@@ -227,7 +231,7 @@ def _read_member(
         run = checkpoint.load(path, "run", run_template)
         best = checkpoint.load(path, "best", best_template)
     else:
-        run = init(jax.random.key(seed), runs.load_prior(folder, program.learner) if folder else None)
+        run = program.init(jax.random.key(seed), runs.load_prior(folder, program.learner) if folder else None)
         # Until the first trial there is nothing better than the prior.
         best = Best(
             belief=run.agent.belief,
@@ -252,17 +256,31 @@ def _make_trial(config: Config, program: Program, trials: _Trials) -> Callable[[
     models_key, episodes_key = jax.random.split(jax.random.key(trials.seed))
     count = trials.times * config.trial_models
     view = program.learner.view
-    box = config.make_box(view.env)
+    env, box = view.env, config.make_box(view.env)
 
-    def trial(belief: Any) -> jax.Array:
-        policy = ensemble_policy(view.network, view.env.actions, view.mean(belief)[None], "mean")
-        models = sample_box(models_key, box, (count,), config.edges)
-        each = {name: jnp.repeat(values, config.trial_episodes) for name, values in models.items()}
-        returns = play_episodes(view.env, policy, each, episodes_key, config.trial_epsilon)
+    def score(returns: Any) -> jax.Array:
         if config.trial_tail == 1.0:
             return jnp.mean(returns)
         by_model = jnp.mean(returns.reshape(count, config.trial_episodes), axis=1)
         return jnp.mean(jnp.sort(by_model)[: max(1, round(config.trial_tail * count))])
+
+    if isinstance(env, HostEnvironment):
+        play = cell_player(env, weights_policy(view.network, env.actions, "mean"), config.trial_episodes)
+        drawn = sample_box(models_key, box, (count,), config.edges)
+        cells = {name: np.asarray(values) for name, values in drawn.items()}
+
+        def trial_of_each(beliefs: Any) -> jax.Array:
+            thetas = jax.vmap(view.mean)(beliefs)
+            return jnp.stack([score(play(theta[None], cells, config.trial_epsilon, trials.seed)) for theta in thetas])
+
+        return trial_of_each
+    plain = env
+
+    def trial(belief: Any) -> jax.Array:
+        policy = ensemble_policy(view.network, env.actions, view.mean(belief)[None], "mean")
+        models = sample_box(models_key, box, (count,), config.edges)
+        each = {name: jnp.repeat(values, config.trial_episodes) for name, values in models.items()}
+        return score(play_episodes(plain, policy, each, episodes_key, config.trial_epsilon))
 
     return jax.jit(jax.vmap(trial))
 

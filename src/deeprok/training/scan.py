@@ -18,7 +18,7 @@ from deeprok.agents.clock import Clock
 from deeprok.agents.learner import Learner, Played, PlaysSteps, PlaysTrajectories, State, Task
 from deeprok.core.pytree import pytree_dataclass, select
 from deeprok.environments import branch, with_model
-from deeprok.environments.base import Model, Transition
+from deeprok.environments.base import Model, Transition, in_jax
 from deeprok.environments.rollout import play_trajectories
 from deeprok.estimators import Fit
 from deeprok.runs.settings import Config
@@ -77,7 +77,8 @@ class Program(NamedTuple):
 
     Attributes:
       learner: what learns.
-      init: `(key, belief=None) -> RunState`, from a given estimate of the weights or from fresh ones.
+      init: `(key, belief=None) -> RunState`, from a given estimate of the weights or from fresh ones; jitted.
+      shapes: the shapes of such a state.
       advance: `(states, index) -> (states, Log)`, jitted: the chunk of that index, for states stacked along a first
         axis of seeds, which are donated.
       chunks_done: `states -> [S]`, how many chunks each of stacked states has behind it, unless it has finished.
@@ -85,8 +86,13 @@ class Program(NamedTuple):
 
     learner: Learner
     init: Callable[..., RunState]
+    shapes: Callable[[], RunState]
     advance: Callable[[RunState, int], tuple[RunState, Log]]
     chunks_done: Callable[[RunState], np.ndarray]
+
+
+#: One thread: these matrices are too small to share, and sums keep one order on every machine.
+COMPILER_OPTIONS = {"xla_cpu_multi_thread_eigen": False}
 
 
 def make_program(config: Config) -> Program:
@@ -100,11 +106,15 @@ def make_program(config: Config) -> Program:
             return jax.tree.map(lambda leaf: leaf[None], driver.chunk(jax.tree.map(lambda leaf: leaf[0], runs), index))
         return jax.lax.map(lambda run: driver.chunk(run, index), runs)
 
-    # One thread: these matrices are too small to share, and sums keep one order on every machine.
-    options = {"xla_cpu_multi_thread_eigen": False}
     each = jax.vmap(driver.chunk, in_axes=(0, None)) if learner.seeds == "vmap" else one_by_one
-    advance = jax.jit(each, donate_argnums=0, compiler_options=options)
-    return Program(learner, driver.init, advance, driver.chunks_done)
+    advance = jax.jit(each, donate_argnums=0, compiler_options=COMPILER_OPTIONS)
+    return Program(
+        learner=learner,
+        init=jax.jit(driver.init),
+        shapes=lambda: jax.eval_shape(driver.init, jax.random.key(0)),
+        advance=advance,
+        chunks_done=driver.chunks_done,
+    )
 
 
 class Driver(NamedTuple):
@@ -128,12 +138,22 @@ def make_driver(task: Task, learner: Learner) -> Driver:
     return _by_trajectories(task, learner, plays)
 
 
-def _clock(task: Task, run: RunState, t: jax.Array) -> Clock:
+def clock_of(task: Task, run: Any, t: jax.Array) -> Clock:
+    """When it is, for a record with the fields `episodes`, `steps` and `held` of a `RunState`."""
     progress = task.budget.progress(run.episodes, run.steps)
     return Clock(t, progress, run.held[0]) if task.refines else Clock(t, progress)
 
 
-def _start(task: Task, learner: Learner, keys: tuple[jax.Array, jax.Array], belief: Any, episode: Any) -> RunState:
+def start(task: Task, learner: Learner, keys: tuple[jax.Array, jax.Array], belief: Any, episode: Any) -> RunState:
+    """A run at its beginning.
+
+    Args:
+      task: what the learner was made for.
+      learner: the learner.
+      keys: of the first weights, and of all steps.
+      belief: an estimate of the weights to start from; None for fresh ones.
+      episode: the first episode.
+    """
     agent = learner.init(keys[0], belief)
     theta = learner.view.mean(agent.belief)
     return RunState(
@@ -159,39 +179,44 @@ def _with_snapshots(task: Task, learner: Learner, before: RunState, after: RunSt
 
 
 #: Places in a chunk at which snapshots are taken, so that the steps between pay nothing for them.
-_SEGMENTS = 20
+SEGMENTS = 20
+
+
+def draw_models(task: Task, key: jax.Array) -> tuple[Model, Model, jax.Array]:
+    """The model that an episode is played on, the models of its targets, and the key of its reset."""
+    models_key, acting_key, reset_key = jax.random.split(key, 3)
+    drawn = task.models.draw(models_key)
+    if task.acting == "sampled":
+        acting = sample_box(acting_key, task.box, (), task.edges)
+    elif task.acting == "member":
+        member = jax.random.randint(acting_key, (), 0, task.models.size)
+        acting = {name: values[member] for name, values in drawn.items()}
+    else:
+        acting = {name: jnp.asarray(getattr(task.env.nominal, name), float) for name in task.box}
+    return acting, drawn if task.target.robust else {}, reset_key
 
 
 def _by_steps(task: Task, learner: Learner, plays: PlaysSteps) -> Driver:
     """One episode after the other, updates every few steps."""
-    env, box, models = task.env, task.box, task.models
-    robust = task.target.robust
+    env, robust = in_jax(task.env, "a scan"), task.target.robust
     every, rounds, updates = plays.steps_per_round, plays.rounds_per_chunk, plays.updates_per_round
-    segments = math.gcd(rounds, _SEGMENTS)
+    segments = math.gcd(rounds, SEGMENTS)
 
     def begin_episode(key: jax.Array) -> Episode:
-        models_key, acting_key, state_key = jax.random.split(key, 3)
-        drawn = models.draw(models_key)
-        if task.acting == "sampled":
-            acting = sample_box(acting_key, box, (), task.edges)
-        elif task.acting == "member":
-            member = jax.random.randint(acting_key, (), 0, models.size)
-            acting = {name: values[member] for name, values in drawn.items()}
-        else:
-            acting = {name: jnp.asarray(getattr(env.nominal, name), float) for name in box}
+        acting, drawn, state_key = draw_models(task, key)
         state, obs = env.reset(state_key, with_model(env.nominal, acting))
         return Episode(
             state=state,
             obs=obs,
             acting=acting,
-            models=drawn if robust else {},
+            models=drawn,
             step=jnp.int32(0),
             earned=jnp.zeros((), obs.dtype),
         )
 
     def init(key: jax.Array, belief: Any = None) -> RunState:
         weights_key, episode_key, steps_key = jax.random.split(key, 3)
-        return _start(task, learner, (weights_key, steps_key), belief, begin_episode(episode_key))
+        return start(task, learner, (weights_key, steps_key), belief, begin_episode(episode_key))
 
     def draw(key: jax.Array) -> StepDraw:
         agent_key, env_key, reset_key = jax.random.split(key, 3)
@@ -247,7 +272,7 @@ def _by_steps(task: Task, learner: Learner, plays: PlaysSteps) -> Driver:
         played = []
         for i in range(every):
             t, drawn = jax.tree.map(lambda leaf, i=i: leaf[i], (times, draws))
-            active, clock = task.budget.lasts(run.episodes, run.steps), _clock(task, run, t)
+            active, clock = task.budget.lasts(run.episodes, run.steps), clock_of(task, run, t)
             run, seen = step(run, clock, active, drawn)
             played.append(seen)
         learned, fit = learner.learn(run.agent, drawn.agent, clock, active, None)
@@ -276,19 +301,19 @@ def _by_steps(task: Task, learner: Learner, plays: PlaysSteps) -> Driver:
 
 def _by_trajectories(task: Task, learner: Learner, plays: PlaysTrajectories) -> Driver:
     """Whole trajectories side by side, then one update from all of them."""
-    count = plays.trajectories
+    count, env = plays.trajectories, in_jax(task.env, task.algorithm)
 
     def init(key: jax.Array, belief: Any = None) -> RunState:
         weights_key, steps_key = jax.random.split(key)
-        return _start(task, learner, (weights_key, steps_key), belief, None)
+        return start(task, learner, (weights_key, steps_key), belief, None)
 
     def chunk(run: RunState, index: jax.Array) -> tuple[RunState, Log]:
-        active, clock = task.budget.lasts(run.episodes, run.steps), _clock(task, run, index)
+        active, clock = task.budget.lasts(run.episodes, run.steps), clock_of(task, run, index)
         keys = jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(run.key), index), 4)
         state, drawn = plays.models(run.agent, keys[jnp.array([0, 3])], index)
         models = {name: jnp.tile(values, count // len(values)) for name, values in drawn.items()}
         played = play_trajectories(
-            task.env, lambda noise, obs: learner.act(state, noise, obs, clock), models, keys[1], learner.draw
+            env, lambda noise, obs: learner.act(state, noise, obs, clock), models, keys[1], learner.draw
         )
         learned, fit = learner.learn(state, keys[2], clock, active, Played(played, drawn))
         after = RunState(

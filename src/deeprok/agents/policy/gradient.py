@@ -38,7 +38,7 @@ from deeprok.agents.policy.steps import (
 from deeprok.core.errors import DeeprokError, shown
 from deeprok.core.fields import Count, Fraction, InnerFraction, NotNegative, Positive, Probability, added, at_least
 from deeprok.core.pytree import pytree_dataclass
-from deeprok.environments.base import Model, with_model
+from deeprok.environments.base import Model, in_jax, with_model
 from deeprok.environments.rollout import Step, play_trajectories
 from deeprok.estimators import Fit, KalmanConfig, block, ekf, gradient
 from deeprok.estimators.kalman import PART as KALMAN
@@ -157,7 +157,7 @@ def make_critic(settings: PolicySettings, scale: tuple[float, ...]) -> Critic:
 def make_policy_gradient(task: Task) -> Learner:
     """A policy gradient as the settings describe it."""
     settings: PolicySettings = task.settings
-    env, network, box = task.env, task.network, task.box
+    env, network, box = in_jax(task.env, task.algorithm), task.network, task.box
     count = settings.trajectories
     distribution = (gaussian if env.actions.continuous else categorical)(len(env.actions))
     surrogate = make_surrogate(network, distribution)
@@ -367,6 +367,7 @@ def _critic_numbers(task: Task) -> tuple[int, int]:
 
 def _check(task: Task) -> None:
     settings: PolicySettings = task.settings
+    in_jax(task.env, task.algorithm)
     _check_critic(settings)
     observations = len(task.env.observation_scale)
     of_critic, critic = _critic_numbers(task)

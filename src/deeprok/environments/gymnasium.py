@@ -1,0 +1,286 @@
+"""Any `gymnasium.Env` as an environment: by its id, by a class of your own, or by a function that makes one.
+
+Gymnasium keeps parameters and state in attributes. So an action is answered for M models by setting their parameters,
+stepping, and putting the state back; or by stepping copies of the whole environment.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+import operator
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from deeprok.core.errors import DeeprokError, shown
+from deeprok.environments.base import quantity
+from deeprok.environments.host import Branching, HostEnvironment, make_parameters
+from deeprok.environments.simulation import Access, Inside, Simulation, not_restored
+from deeprok.environments.spaces import ActionSpace, Choices, Interval
+
+_NUMBERS = (int, float, np.integer, np.floating)
+
+#: Steps after which an episode is truncated where nothing else says so.
+_HORIZON = 200
+
+
+def from_gymnasium(
+    env: str | Callable[[], Any],
+    box: Mapping[str, tuple[float, float]] | None = None,
+    *,
+    parameters: Mapping[str, str] | Access | None = None,
+    state: Sequence[str] | Access | None = None,
+    derive: Callable[[Any], None] | None = None,
+    name: str = "",
+    nominal: Any = None,
+    actions: Sequence[str] = (),
+    observation_scale: Sequence[float] = (),
+    horizon: int | None = None,
+    success_return: float | None = None,
+    branching: Branching = "restored",
+) -> HostEnvironment:
+    """Makes an environment of a Gymnasium one.
+
+    Args:
+      env: an id such as `Acrobot-v1`, a class, or a function that makes an environment.
+      box: the ranges of the uncertain parameters, by name; a run may give its own.
+      parameters: name -> attribute path, such as `{"cart_mass": "unwrapped.masscart"}`, or two functions. By default
+        every number that is an attribute of the unwrapped environment is a parameter.
+      state: attribute paths of all that the future depends on, such as `["unwrapped.state"]`, or two functions. By
+        default the environment is copied, if a copy is shown to work. Gymnasium's random state is always included.
+      derive: called with the environment after parameters were set, to compute what follows from them.
+      name: what figures and exported policies call it; by default its id or the name of its class.
+      nominal: the parameters' nominal values with their units, a `pytree_dataclass` of `quantity` fields; by default
+        those that the environment has.
+      actions: names of its discrete actions.
+      observation_scale: a typical size of each observation; by default the ends of the space, where they are finite.
+      horizon: steps after which an episode is truncated; by default that of its `TimeLimit`, else 200.
+      success_return: an episode succeeds above this return; by default the threshold that Gymnasium states, else 0.
+      branching: `restored`, which becomes `none` where the state can't be restored; or `copies`, or `none`.
+
+    Example:
+      >>> env = from_gymnasium("Pendulum-v1", box={"m": (0.7, 1.3)}, state=["unwrapped.state"])
+      >>> env.horizon
+      200
+    """
+    library = _library()
+    title = name or (env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__))
+    make = _maker(env, title)
+    sample, limit = make()
+    access = parameters if isinstance(parameters, Access) else _attributes(parameters, sample, box or {}, title)
+    values = access.read(sample)
+    if missing := [each for each in box or {} if each not in values]:
+        raise DeeprokError(f"{title} has no parameter {shown(missing[0])}; it has {', '.join(values)}")
+    sample.reset(seed=0)  # some attributes exist only then: of the state, but no parameters
+    spec = getattr(sample, "spec", None)
+    flatten, scale = _observations(library, sample.observation_space, title)
+    threshold = getattr(spec, "reward_threshold", None)
+    within = Inside(
+        make=lambda: make()[0],
+        parameters=access,
+        state=state if state is None or isinstance(state, Access) else _state_at(state, sample, title),
+        derive=derive,
+        flatten=flatten,
+        take=_taker(library, sample.action_space),
+        branching=branching,
+    )
+    made = HostEnvironment(
+        name=title,
+        make=lambda: Simulation(within),
+        nominal=nominal if nominal is not None else _parameters(values),
+        box=dict(box or {}),
+        observation_scale=tuple(observation_scale) or scale,
+        actions=_actions(library, sample.action_space, actions, title),
+        horizon=horizon or limit or getattr(spec, "max_episode_steps", None) or _HORIZON,
+        success_return=success_return if success_return is not None else float(threshold or 0.0),
+        branching=branching,
+    )
+    if branching == "restored" and (problem := not_restored(Simulation(within), made.actions)):
+        return made._replace(branching="none", problem=problem)
+    return made
+
+
+def _library() -> Any:
+    try:
+        import gymnasium
+    except ImportError as error:
+        raise DeeprokError("Gymnasium's environments need the extra: pip install 'deeprok[gymnasium]'") from error
+    return gymnasium
+
+
+def known_ids() -> Collection[str]:
+    """The ids that Gymnasium knows; none if it is not installed."""
+    try:
+        return _library().registry.keys()
+    except DeeprokError:
+        return ()
+
+
+def _maker(env: str | Callable[[], Any], title: str) -> Callable[[], tuple[Any, int | None]]:
+    """A function that makes the environment without a time limit, and what the limit was."""
+    library = _library()
+
+    def make() -> tuple[Any, int | None]:
+        limit = None
+        try:
+            if isinstance(env, str):
+                made = library.make(env, disable_env_checker=True)
+            else:
+                made = env()
+        except Exception as error:  # whatever the user's class, or a missing dependency, says
+            raise DeeprokError(f"{title} can't be made: {type(error).__name__}: {error}") from error
+        if not isinstance(made, library.Env):
+            raise DeeprokError(f"{title} made an object of type {type(made).__name__}; it must be a gymnasium.Env")
+        for layer in _layers(made):
+            if isinstance(layer, library.wrappers.TimeLimit):  # time is the driver's
+                limit, layer._max_episode_steps = layer._max_episode_steps, sys.maxsize
+        # Outside of everything else these two change nothing, and take time in each step.
+        while type(made) in (library.wrappers.TimeLimit, library.wrappers.OrderEnforcing):
+            made = made.env
+        return made, limit
+
+    return make
+
+
+def _layers(env: Any) -> Iterator[Any]:
+    """The environment and what it wraps."""
+    yield env
+    while env is not env.unwrapped and hasattr(env, "env"):
+        env = env.env
+        yield env
+
+
+# --- parameters and state ------------------------------------------------------------------------------
+
+
+class _Attribute(NamedTuple):
+    """An attribute at a path such as `unwrapped.masscart`."""
+
+    name: str
+    owner: Callable[[Any], Any]
+    get: Callable[[Any], Any]
+
+    def put(self, env: Any, value: Any) -> None:
+        """Sets it."""
+        setattr(self.owner(env), self.name, value)
+
+
+def _attribute(path: str, sample: Any, title: str) -> _Attribute:
+    way, _, name = path.rpartition(".")
+    get = operator.attrgetter(path)
+    try:
+        get(sample)
+    except AttributeError:
+        raise DeeprokError(f"{title} has no attribute {shown(path)}, so it is no parameter and no state") from None
+    return _Attribute(name, operator.attrgetter(way) if way else lambda env: env, get)
+
+
+def _attributes(paths: Mapping[str, str] | None, sample: Any, box: Mapping[str, Any], title: str) -> Access:
+    """Parameters that are attributes; by default the numbers that the unwrapped environment has."""
+    chosen = paths or {each: f"unwrapped.{each}" for each in (*_numbers(sample.unwrapped), *box)}
+    found = {each: _attribute(path, sample, title) for each, path in chosen.items()}
+    for each, attribute in found.items():
+        value = attribute.get(sample)
+        if isinstance(value, bool) or not isinstance(value, _NUMBERS):
+            raise DeeprokError(f"{title}: {chosen[each]} is {shown(value)}, which is no number, so it is no parameter")
+
+    def read(env: Any) -> dict[str, Any]:
+        return {each: attribute.get(env) for each, attribute in found.items()}
+
+    def write(env: Any, values: Mapping[str, Any]) -> None:
+        for each, value in values.items():
+            found[each].put(env, value)
+
+    return Access(read, write)
+
+
+def _numbers(env: Any) -> list[str]:
+    """The public attributes of an environment that are finite numbers."""
+    base = _library().Env
+    own = [vars(kind) for kind in type(env).__mro__ if kind not in base.__mro__]
+    names = {name: None for place in (*reversed(own), vars(env)) for name in place}
+    return [
+        name
+        for name in names
+        if not name.startswith("_")
+        and not inspect.isdatadescriptor(getattr(type(env), name, None))
+        and isinstance(value := getattr(env, name), _NUMBERS)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+    ]
+
+
+def _parameters(values: Mapping[str, Any]) -> Any:
+    """Nominal parameters with the values that an environment has, of which nothing else is known."""
+    fields = {name: quantity(float(value), "", "", positive=False) for name, value in values.items()}
+    return make_parameters("Parameters", fields)
+
+
+def _state_at(paths: Sequence[str], sample: Any, title: str) -> Access:
+    """A state that is attributes: numbers, arrays or None."""
+    found = {path: _attribute(path, sample, title) for path in paths}
+
+    def read(env: Any) -> dict[str, Any]:
+        return {path: _copied(attribute.get(env)) for path, attribute in found.items()}
+
+    def write(env: Any, state: Mapping[str, Any]) -> None:
+        for path, attribute in found.items():
+            attribute.put(env, _copied(state[path]))
+
+    return Access(read, write)
+
+
+def _copied(value: Any) -> Any:
+    """A copy of what may be changed in place."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    return value if value is None or isinstance(value, _NUMBERS) else copy.deepcopy(value)
+
+
+# --- spaces --------------------------------------------------------------------------------------------
+
+
+def _observations(library: Any, space: Any, title: str) -> tuple[Callable[[Any], np.ndarray], tuple[float, ...]]:
+    """What makes a flat array of an observation, and the typical size of each number."""
+    if isinstance(space, library.spaces.Discrete):
+        rows = np.eye(int(space.n))
+        return lambda obs: rows[int(obs) - int(space.start)], (1.0,) * len(rows)
+    if not isinstance(space, library.spaces.Box):
+        raise DeeprokError(
+            f"{title} has observations in a {type(space).__name__} space; they must be a flat Box of numbers or "
+            "Discrete, as gymnasium.wrappers.FlattenObservation makes them"
+        )
+    if len(space.shape) > 1 or space.dtype == np.uint8:
+        kind = "images" if space.dtype == np.uint8 or len(space.shape) == 3 else "arrays"
+        raise DeeprokError(
+            f"{title} has {kind} of shape {space.shape} as observations; they must be a flat list of numbers"
+        )
+    ends = np.maximum(np.abs(space.low.astype(float)), np.abs(space.high.astype(float))).reshape(-1)
+    scale = np.where((ends > 0) & (ends < 1e6), ends, 1.0)
+    return lambda obs: np.array(obs, float).ravel(), tuple(scale.tolist())
+
+
+def _actions(library: Any, space: Any, names: Sequence[str], title: str) -> ActionSpace:
+    """The actions of a space."""
+    if isinstance(space, library.spaces.Discrete):
+        if names and len(names) != space.n:
+            raise DeeprokError(f"actions are {shown(list(names))}; {title} has {space.n}, give as many names")
+        return Choices(tuple(names) or tuple(str(int(space.start) + i) for i in range(int(space.n))))
+    if not isinstance(space, library.spaces.Box):
+        raise DeeprokError(f"{title} has actions in a {type(space).__name__} space; they must be Discrete or a Box")
+    low, high = space.low.reshape(-1).astype(float), space.high.reshape(-1).astype(float)
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        raise DeeprokError(f"{title} has actions without ends; a Box of actions must be bounded")
+    return Interval(tuple(low.tolist()), tuple(high.tolist()))
+
+
+def _taker(library: Any, space: Any) -> Callable[[Any], Any]:
+    """What makes the environment's own action of an agent's."""
+    if isinstance(space, library.spaces.Discrete):
+        start = int(space.start)
+        return lambda action: int(action) + start
+    return lambda action: np.asarray(action, space.dtype).reshape(space.shape)

@@ -1,0 +1,231 @@
+"""A Gymnasium environment as a `Simulator`: what it answers for several models, and its state as arrays."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from deeprok.environments.host import Branching, HostOutcome
+from deeprok.environments.spaces import ActionSpace, Interval
+
+#: Steps in which restoring the state is tried.
+_TRIED_STEPS = 10
+
+
+class Access(NamedTuple):
+    """How to read and set something of a Gymnasium environment: its parameters, or its state.
+
+    Attributes:
+      read: `env -> dict` of numbers, or of arrays that are the state's copy; always with the same names and shapes.
+      write: `(env, dict) -> None`, sets what the dictionary names. Parameters are set before and after each reset.
+    """
+
+    read: Callable[[Any], dict[str, Any]]
+    write: Callable[[Any, Mapping[str, Any]], None]
+
+
+class Inside(NamedTuple):
+    """All that a simulation is made of."""
+
+    make: Callable[[], Any]
+    parameters: Access
+    state: Access | None
+    derive: Callable[[Any], None] | None
+    flatten: Callable[[Any], np.ndarray]
+    take: Callable[[Any], Any]
+    branching: Branching
+
+
+class _Copies(NamedTuple):
+    """An environment for each model, all of them after the same actions."""
+
+    envs: list[Any]
+    models: Mapping[str, np.ndarray] | None  # None until they are taken to where the episode is
+    steps: int  # how many actions they have taken
+    ended: bool  # whether one of them has terminated
+
+
+class Simulation:
+    """A `Simulator` of a Gymnasium environment."""
+
+    def __init__(self, within: Inside) -> None:
+        self.failures: dict[str, int] = {}
+        self.truncated = False
+        self._within = within
+        self._env = within.make()
+        self._nominal = within.parameters.read(self._env)
+        self._model: dict[str, float] = {}
+        self._obs = np.zeros(0)  # the last one, which is finite
+        self._seed, self._taken = 0, list[Any]()
+        self._copies = _Copies([], None, 0, False)
+
+    def reset(self, seed: int, model: Mapping[str, float]) -> np.ndarray:
+        """Begins an episode with these parameters; the first observation [D]."""
+        self._model = {**{name: self._nominal[name] for name in self._model}, **model}
+        self._seed, self._taken, self.truncated = seed, [], False
+        self._copies = self._copies._replace(models=None, ended=False)
+        self._obs = self._begin(self._env, self._model)
+        return self._obs
+
+    def step(self, action: Any) -> HostOutcome:
+        """The outcome of the action on the model of the episode, which moves on."""
+        outcome, self.truncated = self._take(self._env, action)
+        if self._within.branching == "copies":
+            self._taken.append(action)
+            # A copy that has ended could not answer any more.
+            self.truncated |= self._copies.ended
+        self._obs = outcome.obs
+        return outcome
+
+    def outcomes(self, action: Any, models: Mapping[str, np.ndarray]) -> HostOutcome:
+        """The outcomes of the action under each of M models; the simulation is left as it was."""
+        count = len(next(iter(models.values())))
+        each = [{name: float(values[i]) for name, values in models.items()} for i in range(count)]
+        found = (
+            self._of_copies(action, models, each) if self._within.branching == "copies" else self.answer(action, each)
+        )
+        return HostOutcome(*(np.array(column) for column in zip(*found, strict=True)))
+
+    def answer(self, action: Any, models: Sequence[Mapping[str, float]]) -> list[HostOutcome]:
+        """The outcome of the action under each model, by putting the state back or by copies made for it."""
+        env, access, found = self._env, self._within.state, []
+        saved, random = (access.read(env), _random_state(env)) if access else ({}, None)
+        for model in models:
+            there = env if access else copy.deepcopy(env)
+            self._set(there, model)
+            found.append(self._take(there, action)[0])
+            if access:
+                access.write(env, saved)
+                _set_random_state(env, random)
+        if access:
+            self._set(env, {name: self._model.get(name, self._nominal[name]) for name in models[0]})
+        return found
+
+    def read(self) -> dict[str, np.ndarray] | None:
+        """The state as arrays; None for an environment whose state is a copy of it."""
+        access, words = self._within.state, _random_words(self._env)
+        if self._within.branching != "restored" or access is None or words is None:
+            return None
+        found, kinds = dict[str, np.ndarray](), []
+        for name, value in access.read(self._env).items():
+            array = np.asarray(0.0 if value is None else value)
+            kinds.append(0 if value is None else ord(array.dtype.char))
+            found[name] = array
+        # An attribute may be None, and change between single and double precision from one step to the next.
+        return {**found, "kinds": np.array(kinds), "random": words}
+
+    def write(self, state: Mapping[str, np.ndarray], model: Mapping[str, float]) -> None:
+        """Puts back what `read` gave, in an episode with these parameters."""
+        access = self._within.state
+        assert access
+        # A first reset makes what an environment steps only after.
+        self.reset(0, model)
+        names = [name for name in state if name not in ("kinds", "random")]
+        found: dict[str, Any] = {}
+        for name, kind in zip(names, np.asarray(state["kinds"]).tolist(), strict=True):
+            array = np.asarray(state[name]).astype(chr(kind)) if kind else None
+            found[name] = array if array is None or array.ndim else array.item()
+        access.write(self._env, found)
+        _set_random_words(self._env, np.asarray(state["random"]))
+
+    def _begin(self, env: Any, model: Mapping[str, float]) -> np.ndarray:
+        """A reset with a model's parameters, which the first state may depend on, or which a reset may replace."""
+        self._set(env, model)
+        obs, _ = env.reset(seed=self._seed)
+        self._set(env, model)
+        return self._within.flatten(obs)
+
+    def _set(self, env: Any, model: Mapping[str, float]) -> None:
+        self._within.parameters.write(env, model)
+        if self._within.derive:
+            self._within.derive(env)
+
+    def _take(self, env: Any, action: Any) -> tuple[HostOutcome, bool]:
+        obs, reward, terminated, truncated, _ = env.step(self._within.take(action))
+        flat, earned = self._within.flatten(obs), float(reward)
+        if not math.isfinite(earned + sum(flat.tolist())):  # for a few numbers faster than numpy
+            self.failures["not finite"] = self.failures.get("not finite", 0) + 1
+            flat, earned, terminated = self._obs, earned if math.isfinite(earned) else 0.0, True
+        return HostOutcome(flat, earned, bool(terminated)), bool(truncated)  # type: ignore[arg-type]
+
+    def _of_copies(
+        self, action: Any, models: Mapping[str, np.ndarray], each: list[dict[str, float]]
+    ) -> list[HostOutcome]:
+        """Steps an environment for each model. They begin with the episode and have been taken to where it is."""
+        envs, begun, steps, _ = self._copies
+        if begun is not models or steps != len(self._taken):
+            envs = envs if len(envs) == len(each) else [self._within.make() for _ in each]
+            for env, model in zip(envs, each, strict=True):
+                self._begin(env, {**self._model, **model})
+                for taken in self._taken:
+                    env.step(self._within.take(taken))
+        found = [self._take(env, action)[0] for env in envs]
+        self._copies = _Copies(envs, models, len(self._taken) + 1, any(outcome.terminated for outcome in found))
+        return found
+
+
+def _random_state(env: Any) -> Any:
+    """The state of the environment's random numbers; None if it has drawn none."""
+    generator = env.unwrapped._np_random
+    return generator and generator.bit_generator.state
+
+
+def _set_random_state(env: Any, state: Any) -> None:
+    if state is not None and _random_state(env) != state:
+        env.unwrapped._np_random.bit_generator.state = state
+
+
+_WORD = 2**32
+
+
+def _random_words(env: Any) -> np.ndarray | None:
+    """The same as words [10] of 32 bits; None if they can't be written so."""
+    state = _random_state(env)
+    if state is None or state["bit_generator"] != "PCG64":
+        return None
+    numbers = [state["state"]["state"], state["state"]["inc"]]
+    words = [number // _WORD**i % _WORD for number in numbers for i in range(4)]
+    return np.array([*words, state["has_uint32"], state["uinteger"]])
+
+
+def _set_random_words(env: Any, words: np.ndarray) -> None:
+    whole = [int(word) for word in words]
+    state, inc = (sum(whole[4 * k + i] * _WORD**i for i in range(4)) for k in range(2))
+    env.unwrapped._np_random.bit_generator.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": state, "inc": inc},
+        "has_uint32": whole[8],
+        "uinteger": whole[9],
+    }
+
+
+def not_restored(simulation: Simulation, actions: ActionSpace) -> str:
+    """What shows that the state can't be restored; empty if it can.
+
+    An action is tried twice and then taken: the three outcomes must be the same.
+    """
+    draws = np.random.default_rng(0)
+    try:
+        simulation.reset(0, {})
+        for _ in range(_TRIED_STEPS):
+            action = _random_action(actions, draws)
+            tried = simulation.answer(action, [{}, {}])
+            taken = simulation.step(action)
+            for outcome in tried:
+                if not all(np.array_equal(a, b) for a, b in zip(outcome, taken, strict=True)):
+                    return "the same action from a restored state has another outcome"
+            if taken.terminated:
+                simulation.reset(0, {})
+    except Exception as error:  # whatever can't be copied says so in its own way
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _random_action(actions: ActionSpace, draws: np.random.Generator) -> Any:
+    if isinstance(actions, Interval):
+        return draws.uniform(actions.low, actions.high)
+    return int(draws.integers(len(actions)))
