@@ -127,7 +127,7 @@ class Config(RunSettings):
         if isinstance(env, HostEnvironment):
             for name in ("memory", *DISTURBANCES):
                 if value := getattr(self, name):
-                    raise DeeprokError(f"{name} is {shown(value)}, which a stateful simulator such as {self.env} has not")
+                    raise DeeprokError(f"{name} is {shown(value)}; {self.env} is a stateful simulator, without it")
             return env._replace(nominal=dataclasses.replace(env.nominal, **changed))
         if changed:
             env = env._replace(nominal=with_model(env.nominal, changed))
