@@ -34,6 +34,7 @@ IMPORT_MODULE = {
     "deeprok.cli.main": "start-up: the module of the command that was given",
     "deeprok.cli.reproduce": "the studies, which are no part of the package and need not be there",
     "deeprok.tabular.gymnasium": "Gymnasium, which need not be installed",
+    "deeprok.environments.mujoco": "MuJoCo, which need not be installed",
     "deeprok.core.frames": "pandas, which need not be installed",
     "deeprok.core.registry": "parts that are named module:object",
 }

@@ -1,0 +1,194 @@
+"""Gymnasium's MuJoCo environments, version 5: its models, rewards, terminations, observations and starts.
+
+M. Towers et al., "Gymnasium: a standard interface for reinforcement learning environments", 2024, arXiv:2407.17032.
+The models are Gymnasium's own files. It need not be imported: parameters are set on the model, and all models of a step
+are simulated at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deeprok.core.errors import DeeprokError
+from deeprok.environments.host import HostEnvironment
+from deeprok.environments.mujoco import Moved, MujocoTask, library, mujoco_environment
+
+
+def load(file: str) -> Callable[[], Any]:
+    """A function that loads one of Gymnasium's models by the name of its file."""
+
+    def loaded() -> Any:
+        mujoco = library()
+        found = find_spec("gymnasium")
+        if not found or not found.origin:
+            raise DeeprokError(f"{file} is a model of Gymnasium, which is missing: pip install 'deeprok[mujoco]'")
+        return mujoco.MjModel.from_xml_path(str(Path(found.origin).parent / "envs" / "mujoco" / "assets" / file))
+
+    return loaded
+
+
+def _uniform_start(size: float) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
+    def start(random: np.random.Generator, qpos: np.ndarray, qvel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return qpos + random.uniform(-size, size, qpos.shape), qvel + random.uniform(-size, size, qvel.shape)
+
+    return start
+
+
+def _never(qpos: np.ndarray, qvel: np.ndarray) -> np.ndarray:
+    del qvel
+    return np.zeros(len(qpos), bool)
+
+
+def _speed(moved: Moved) -> np.ndarray:
+    """The mean speed along the first coordinate [M]."""
+    return (moved.qpos[:, 0] - moved.start[0]) / moved.seconds
+
+
+# --- Inverted Pendulum ---------------------------------------------------------------------------------
+
+
+def _has_fallen(qpos: np.ndarray, qvel: np.ndarray) -> np.ndarray:
+    return ~np.isfinite(np.hstack([qpos, qvel])).all(axis=1) | (np.abs(qpos[:, 1]) > 0.2)
+
+
+_INVERTED_PENDULUM = MujocoTask(
+    start=_uniform_start(0.01),
+    observe=lambda qpos, qvel, bodies: np.hstack([qpos, qvel]),
+    reward=lambda moved: np.where(_has_fallen(moved.qpos, moved.qvel), 0.0, 1.0),
+    terminated=_has_fallen,
+    frame_skip=2,
+)
+
+
+def inverted_pendulum(horizon: int = 1000) -> HostEnvironment:
+    """Balance a pole by pushing the cart that it stands on: InvertedPendulum-v5."""
+    return mujoco_environment(
+        "InvertedPendulum-v5",
+        load("inverted_pendulum.xml"),
+        _INVERTED_PENDULUM,
+        box={"mass_pole": (1.0, 20.0), "length_pole": (0.5, 2.0)},
+        observation_scale=(0.5, 0.1, 1.0, 1.0),
+        horizon=horizon,
+        success_return=0.95 * horizon,  # Gymnasium's threshold, 950 of 1000
+    )
+
+
+# --- Hopper --------------------------------------------------------------------------------------------
+
+
+def _is_down(qpos: np.ndarray, qvel: np.ndarray) -> np.ndarray:
+    wild = (np.abs(np.hstack([qpos, qvel])[:, 2:]) >= 100.0).any(axis=1)
+    return wild | (qpos[:, 1] <= 0.7) | (np.abs(qpos[:, 2]) >= 0.2)
+
+
+_HOPPER = MujocoTask(
+    start=_uniform_start(5e-3),
+    observe=lambda qpos, qvel, bodies: np.hstack([qpos[:, 1:], np.clip(qvel, -10.0, 10.0)]),
+    reward=lambda moved: (
+        _speed(moved) + np.where(_is_down(moved.qpos, moved.qvel), 0.0, 1.0) - 1e-3 * np.square(moved.action).sum()
+    ),
+    terminated=_is_down,
+    frame_skip=4,
+)
+
+
+def hopper(horizon: int = 1000) -> HostEnvironment:
+    """Hop forward on one leg without falling: Hopper-v5."""
+    return mujoco_environment(
+        "Hopper-v5",
+        load("hopper.xml"),
+        _HOPPER,
+        box={"mass_torso": (2.0, 7.0), "friction_scale": (0.4, 1.6)},
+        observation_scale=(1.3, 0.2, 0.5, 0.5, 0.5, 2.0, 2.0, 2.0, 5.0, 5.0, 5.0),
+        horizon=horizon,
+        success_return=1.0 * horizon,  # of standing through the whole episode; it has to move to be above
+    )
+
+
+# --- Half Cheetah --------------------------------------------------------------------------------------
+
+
+def _cheetah_start(random: np.random.Generator, qpos: np.ndarray, qvel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return qpos + random.uniform(-0.1, 0.1, qpos.shape), qvel + 0.1 * random.standard_normal(qvel.shape)
+
+
+_HALF_CHEETAH = MujocoTask(
+    start=_cheetah_start,
+    observe=lambda qpos, qvel, bodies: np.hstack([qpos[:, 1:], qvel]),
+    reward=lambda moved: _speed(moved) - 0.1 * np.square(moved.action).sum(),
+    terminated=_never,
+    frame_skip=5,
+    failing_reward=-300.0,  # about what random actions earn in an episode: to end it must not pay
+)
+
+
+def half_cheetah(horizon: int = 1000) -> HostEnvironment:
+    """Run forward on two legs: HalfCheetah-v5."""
+    return mujoco_environment(
+        "HalfCheetah-v5",
+        load("half_cheetah.xml"),
+        _HALF_CHEETAH,
+        box={"mass_scale": (0.6, 1.6), "friction_scale": (0.4, 1.6)},
+        observation_scale=(*(0.2, 0.5), *(0.5,) * 6, *(2.0, 1.0, 2.0), *(10.0,) * 6),
+        horizon=horizon,
+        success_return=4.8 * horizon,  # Gymnasium's threshold, 4800 of 1000 steps
+    )
+
+
+# --- Reacher -------------------------------------------------------------------------------------------
+
+
+def _reacher_start(random: np.random.Generator, qpos: np.ndarray, qvel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    place = random.uniform(-0.1, 0.1, qpos.shape) + qpos
+    goal = random.uniform(-0.2, 0.2, 2)
+    while np.linalg.norm(goal) >= 0.2:
+        goal = random.uniform(-0.2, 0.2, 2)
+    place[-2:] = goal
+    speed = qvel + random.uniform(-0.005, 0.005, qvel.shape)
+    speed[-2:] = 0.0
+    return place, speed
+
+
+def _to_target(bodies: np.ndarray) -> np.ndarray:
+    """[M, 3] from the target to the fingertip."""
+    return bodies[:, 0] - bodies[:, 1]
+
+
+_REACHER = MujocoTask(
+    start=_reacher_start,
+    observe=lambda qpos, qvel, bodies: np.hstack(
+        [np.cos(qpos[:, :2]), np.sin(qpos[:, :2]), qpos[:, 2:], qvel[:, :2], _to_target(bodies)[:, :2]]
+    ),
+    reward=lambda moved: -np.linalg.norm(_to_target(moved.bodies), axis=1) - np.square(moved.action).sum(),
+    terminated=_never,
+    frame_skip=2,
+    failing_reward=-40.0,  # about what random actions earn in an episode: to end it must not pay
+    bodies=("fingertip", "target"),
+)
+
+
+def reacher(horizon: int = 50) -> HostEnvironment:
+    """Move the tip of an arm with two joints to a target: Reacher-v5."""
+    return mujoco_environment(
+        "Reacher-v5",
+        load("reacher.xml"),
+        _REACHER,
+        box={"damping_scale": (0.5, 3.0), "gear_scale": (0.5, 1.5)},
+        observation_scale=(1.0, 1.0, 1.0, 1.0, 0.1, 0.1, 5.0, 5.0, 0.2, 0.2),
+        horizon=horizon,
+        success_return=-3.75 * horizon / 50,  # Gymnasium's threshold
+    )
+
+
+#: Gymnasium's id -> a function of the horizon.
+MUJOCO: dict[str, Callable[..., HostEnvironment]] = {
+    "HalfCheetah-v5": half_cheetah,
+    "Hopper-v5": hopper,
+    "InvertedPendulum-v5": inverted_pendulum,
+    "Reacher-v5": reacher,
+}
