@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from deeprok.core.errors import DeeprokError
+from deeprok.environments import ENVIRONMENTS
 from deeprok.environments import mujoco as ours
 from deeprok.environments.host import HostEnvironment, Simulator
 from deeprok.environments.mujoco import Moved, MujocoSimulator, MujocoTask, mujoco_environment
@@ -22,6 +23,16 @@ from deeprok.environments.mujoco_parameters import parameters_of, set_parameters
 from deeprok.environments.mujoco_tasks import MUJOCO, hopper, inverted_pendulum, load, reacher
 
 every_env = pytest.mark.parametrize("name", MUJOCO)
+
+
+@every_env
+def test_a_run_names_it_by_its_id(name: str) -> None:
+    part = ENVIRONMENTS[name]
+    env = part.make(part.settings(horizon=30))
+    assert isinstance(env, HostEnvironment)
+    assert (env.name, env.horizon) == (name, 30)
+    assert part.make(part.settings()).horizon == MUJOCO[name]().horizon
+
 
 # --- parameters ------------------------------------------------------------------------------------------
 
