@@ -287,39 +287,6 @@ def of_results(found: Mapping[str, Any]) -> dict[str, Figure]:
     return drawn
 
 
-def dives(found: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """In which episode each seed found the treasure first, for each depth and exploration strategy.
-
-    Args:
-      found: depth -> strategy -> `first` of each seed, as `kalman.json` has it.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
-    panel = figure.subplots()
-    ways = list(next(iter(found.values())))
-    last = next(iter(next(iter(found.values())).values()))["episodes"]
-    never = last * 1.8  # a place above all episodes, with a tick of its own
-    for k, way in enumerate(ways):
-        colour, _, marker = (STYLES["ddqn"], STYLES["deep_rok"], STYLES["rtd_dqn"])[k % 3]
-        for i, rows in enumerate(found.values()):
-            first = np.array([never if x is None else x for x in rows[way]["first"]], float)
-            place = i + 0.27 * (k - 1) + np.linspace(-0.09, 0.09, len(first))
-            label = title(way) if i == 0 else None
-            panel.scatter(place, first, s=14, color=colour, marker=marker, alpha=0.7, linewidth=0, label=label)
-    panel.set_yscale("log")
-    panel.axhline(last, color="grey", linewidth=0.8, linestyle=":", zorder=0)
-    ticks = [x for x in (1, 10, 100) if x < last]
-    panel.set_yticks([*ticks, last, never], [*map(str, ticks), f"{last}: end", "not found"])
-    panel.minorticks_off()
-    panel.set_ylim(0.7, never * 1.4)
-    panel.set_xticks(range(len(found)), [f"depth {depth}" for depth in found])
-    panel.set_xlim(-0.5, len(found) - 0.5)
-    panel.set_ylabel("first episode with the treasure")
-    figure.legend(loc="outside upper center", ncols=len(ways), frameon=False, fontsize=8)
-    return figure
-
-
 def of_filters(found: Mapping[str, Any]) -> dict[str, Figure]:
     """The figures of `kalman.json`, by name."""
     ceiling = found["ceiling"]["iqm_return"]
@@ -329,7 +296,6 @@ def of_filters(found: Mapping[str, Any]) -> dict[str, Figure]:
     drawn["calibration"] = coverage_plot(
         {text: found["calibration"][name] for name, text in titles.items() if name in found["calibration"]}
     )
-    drawn["deep-sea"] = dives(found["deep_sea"])
     return drawn
 
 

@@ -15,7 +15,7 @@ from deeprok.environments.base import in_jax
 from deeprok.environments.ferry import exact_robust_q
 from deeprok.evaluation import calibration
 from deeprok.evaluation.play import cell_player, grid_cells
-from deeprok.evaluation.policies import cautious_policy, weights_policy
+from deeprok.evaluation.policies import cautious_policy
 from deeprok.runs import folder as runs
 from deeprok.uncertainty.models import parse_grid, parse_models
 from studies import figures, kalman_page, plan
@@ -40,7 +40,6 @@ def _compare(options: Options) -> list[Comparison]:
         plan.confidence(seeds, episodes),
         plan.nominal_filter(seeds, episodes),
         plan.structure_tuning(episodes),
-        plan.deep_sea(seeds),
         plan.ferry(seeds),
         plan.warm_start(seeds, episodes),
     ]
@@ -49,38 +48,12 @@ def _compare(options: Options) -> list[Comparison]:
 def _collect(session: Session) -> Found:
     return {
         **session.numbers(),
-        "deep_sea": _dives(session.finished("deep_sea")),
         "calibration": {
             "ekf_dqn": calibration.calibrate(session.options.out / "nominal" / "ekf_dqn").to_dict(),
             **_crossings(session.finished("ferry")),
         },
         "cautious": _cautious(session),
     }
-
-
-def _dives(rows: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, Any]]:
-    """For each depth and exploration strategy: when a seed found the treasure, and whether its policy goes for it."""
-    found: dict[str, dict[str, Any]] = {}
-    for its in rows.values():
-        config = its[0].row.config(0)
-        env = config.make_env()
-        first, kept = [], []
-        play = cell_player(env, weights_policy(config.make_network(env), env.actions, "mean"), 1)
-        cells = grid_cells(env, {"treasure": np.array([env.nominal.treasure])})
-        for run in its:
-            returns = np.array([x for line in runs.read_metrics(run.folder) for x in line["returns"]])
-            wins = np.flatnonzero(returns > env.success_return)
-            first.append(int(wins[0]) + 1 if len(wins) else None)
-            learner = config.make_learner()
-            theta = learner.view.mean(runs.load_belief(run.folder, learner, "last"))
-            kept.append(bool(play(np.asarray(theta)[None], cells, 0.0)[-1, 0] > env.success_return))
-        found.setdefault(str(config.environment.horizon), {})[config.learner.explore] = {
-            "first": first,
-            "kept": kept,
-            "episodes": config.episodes,
-            "median_first": float(np.median([config.episodes + 1 if x is None else x for x in first])),
-        }
-    return found
 
 
 def _crossings(rows: Mapping[str, Sequence[Run]]) -> dict[str, Any]:

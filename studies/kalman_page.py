@@ -37,7 +37,6 @@ def short_tables(found: Mapping[str, Any]) -> list[list[Any]]:
         for name, text in _ORDER.items()
         if name in found["tables"]
     ]
-    tables.append(["Deep sea: seeds that found the treasure, and whose policy goes for it", *_dives(found)])
     tables.append(["Empirical coverage of intervals for Q, in %", *_coverage(found)])
     return tables
 
@@ -125,10 +124,6 @@ What an update of this network costs on one core ([benchmarks](benchmarks.md#str
 def _exploration(found: Mapping[str, Any]) -> str:
     table = found["tables"]["exploration"]
     scales = {name: f"{table[name]['changes']['explore_scale']:g}" for name in ("thompson", "ucb")}
-    depths = found["deep_sea"]
-    first = next(iter(next(iter(depths.values())).values()))
-    drawn = [rows["thompson"]["first"] for rows in depths.values()]
-    at_once = sum(all(episode == 1 for episode in seed) for seed in zip(*drawn, strict=True))
     return f"""## Exploration
 
 {markdown(main_table(table))}
@@ -138,23 +133,8 @@ bound acts on Q + σ. A scale multiplies the posterior's standard deviation. Nei
 scales, {scales["thompson"]} and {scales["ucb"]}, were the best of 0.3, 1, 3, 10 and 30 (Thompson sampling: up to 10)
 on the tuning seeds; these trials are not stored.
 
-### Deep sea
-
-A simplified version of the Deep Sea problem: the treasure lies at the end of the one path, of 2ᴺ, on which every step
-goes right, and each step to the right costs a little. `ekf_dqn`, the agent with the nominal target, has a diagonal
-covariance and trains for {first["episodes"]} episodes.
-
-{markdown(_dives(found))}
-{figure("kalman", "deep-sea", "First episode with the treasure, for each seed, depth and exploration strategy")}
-*Found* counts the seeds that found the treasure during training. *Median episode* is the median of the first episode
-with the treasure, where a seed that never found it counts as {first["episodes"] + 1}. *Goes for it* counts the seeds
-whose greedy policy takes the treasure after training; since it acts without exploration noise, it can do so without
-having found the treasure before.
-
-This is weak evidence of deep exploration. The action map is fixed, so that "right" is the same action in every cell,
-and the network sees row and column as two numbers: a constant policy solves the problem at every depth. With Thompson
-sampling {at_once} of {len(drawn[0])} seeds find the treasure in their first episode at every depth. The Deep Sea of
-bsuite randomises the actions and encodes cells one-hot.
+{earlier_anchor("deep-sea")}
+Cart-Pole does not need deep exploration. [Deep exploration](deep_sea.md) has an environment that does.
 """
 
 
@@ -236,28 +216,6 @@ def _tuning(table: Mapping[str, Any]) -> Lines:
         ["mean success % at observation noise Pₙ", *(f"{noise:g}" for noise in noises)],
         *([title(name), *(f"{100 * line[noise]:.1f}" for noise in noises)] for name, line in lines.items()),
     ]
-
-
-def _dives(found: Mapping[str, Any]) -> Lines:
-    depths = found["deep_sea"]
-    ways = list(next(iter(depths.values())))
-    header = [
-        "depth",
-        *(f"{title(way)}: {what}" for way in ways for what in ("found", "median episode", "goes for it")),
-    ]
-    lines = []
-    for depth, rows in depths.items():
-        line = [depth]
-        for way in ways:
-            first = rows[way]["first"]
-            median = rows[way]["median_first"]
-            line += [
-                f"{sum(x is not None for x in first)} of {len(first)}",
-                "never" if median > rows[way]["episodes"] else f"{median:.0f}",
-                f"{sum(rows[way]['kept'])} of {len(first)}",
-            ]
-        lines.append(line)
-    return [header, *lines]
 
 
 def _coverage(found: Mapping[str, Any]) -> Lines:

@@ -210,28 +210,6 @@ def confidence(seeds: int, episodes: int) -> Comparison:
     return Comparison("confidence", rows, range(min(seeds, FEWER_SEEDS)), _kalman_exam(episodes))
 
 
-DEPTHS = (10, 15, 20)
-#: Chosen on the tuning seeds at depth 20: the noise of the targets, and the prior's width.
-_DIVER: dict[str, Any] = {
-    "env": "deep_sea",
-    "covariance": "diagonal",
-    "observation_noise": 0.001,
-    "prior_covariance": 0.1,
-    "process_noise": 1e-6,
-}
-
-
-def deep_sea(seeds: int) -> Comparison:
-    """A reward that random exploration finds late or never, for each exploration strategy and each depth."""
-    scales = {"epsilon": 1.0, "thompson": 1.0, "ucb": 3.0}
-    rows = [
-        Row(f"{name} {depth}", "ekf_dqn", changes={**_DIVER, "horizon": depth, "explore": name, "explore_scale": scale})
-        for depth in DEPTHS
-        for name, scale in scales.items()
-    ]
-    return Comparison("deep_sea", rows, range(seeds), Exam(0))
-
-
 def ferry(seeds: int) -> Comparison:
     """Deep-RoK on an environment whose robust Q* is known."""
     changes: dict[str, Any] = {

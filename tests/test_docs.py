@@ -20,7 +20,7 @@ from deeprok.environments import ENVIRONMENTS
 from deeprok.runs.run_settings import PRESETS
 from deeprok.runs.settings import make_config
 from deeprok.uncertainty import SETS
-from studies import defaults, defaults_page, figures, paper, plan
+from studies import deep_sea, deep_sea_page, defaults, defaults_page, figures, paper, plan
 from studies.carried_over import format3_hashes, stored_rows
 from studies.kalman_page import kalman_page
 from studies.page import results_page
@@ -289,8 +289,6 @@ def test_filters_are_of_these_settings_and_enough_seeds(filters: dict[str, Any])
         for row in study.rows:
             assert table[row.name]["settings"] == row.config(0).digest()
             assert sorted(table[row.name]["per_seed"]["seed"] + table[row.name]["broken"]) == list(study.seeds)
-    for rows in filters["deep_sea"].values():
-        assert {name: len(row["first"]) for name, row in rows.items()} == {"epsilon": 20, "thompson": 20, "ucb": 20}
 
 
 # The page on the preset `default`.
@@ -326,6 +324,26 @@ TABLE1 = ROOT / "docs" / "table1"
 @pytest.fixture(scope="module")
 def systems() -> dict[str, Any]:
     return json.loads((TABLE1 / "table1.json").read_text())
+
+
+def test_page_on_deep_exploration_is_what_its_numbers_give() -> None:
+    found = json.loads((ROOT / "docs" / "deep_sea" / "deep_sea.json").read_text())
+    assert (ROOT / "docs" / "deep_sea.md").read_text() == deep_sea_page.page(found)
+    assert {path.name for path in (ROOT / "docs" / "deep_sea").iterdir()} == {
+        "deep_sea.json",
+        *(f"{name}.{ending}" for name in deep_sea_page.figures(found) for ending in ("png", "svg")),
+    }
+    for agent, trials in deep_sea.TRIALS.items():
+        its = found["tuning"]["trials"][agent]
+        assert [trial["changes"] for trial in its] == trials
+        assert (
+            found["chosen"][agent] == min(its, key=lambda t: deep_sea.merit(t, found["tuning"]["episodes"]))["changes"]
+        )
+        rows = found["rows"][agent]
+        assert list(rows) == [str(depth) for depth in deep_sea.DEPTHS[: len(rows)]]
+        for depth, row in zip(deep_sea.DEPTHS, rows.values(), strict=False):
+            assert row["settings"] == deep_sea.make(agent, depth, deep_sea.EPISODES, found["chosen"][agent]).digest()
+            assert list(row["seeds"]) == [str(seed) for seed in range(10)]
 
 
 def test_page_of_table_1_is_what_its_numbers_give(systems: dict[str, Any]) -> None:

@@ -35,7 +35,6 @@ def study(out: Path, seeds: int) -> tuple[dict[str, Any], str]:
         patch.setattr(plan, "make_config", small)
         patch.setattr(plan, "STRUCTURES", {"full": 0.12, "diagonal": 0.04})
         patch.setattr(plan, "TUNING_SEEDS", (1000,))
-        patch.setattr(plan, "DEPTHS", (3, 4))
         patch.setattr(kalman, "KAPPAS", (0.0, 1.0))
         patch.setattr(exam, "CONDITIONS", SOME)
         patch.setattr(engine, "search_linear", lambda *_: np.array([0.0217, 0.0464, 1.0, 0.1881]))
@@ -53,12 +52,10 @@ def test_study_adds_up(tmp_path: Path) -> None:
     saved = json.loads((tmp_path / "report" / "kalman" / "kalman.json").read_text())
     assert saved == json.loads(json.dumps(found))
     assert (tmp_path / "report" / "kalman.md").read_text() == kalman_page(saved)
-    for name in ("structures", "exploration", "calibration", "deep-sea"):
+    for name in ("structures", "exploration", "calibration"):
         assert (tmp_path / "report" / "kalman" / f"{name}.png").stat().st_size > 5000
     assert {row["seeds"] for row in saved["tables"]["structures"].values()} == {2}
     assert {row["seeds"] for row in first["tables"]["structures"].values()} == {1}
-    assert list(saved["deep_sea"]) == ["3", "4"]
-    assert len(saved["deep_sea"]["3"]["thompson"]["first"]) == 2
     assert saved["calibration"]["ferry full"]["points"] > 0
     assert set(saved["cautious"]) == {"0", "1"}
     # A warm start begins with the posterior of its own seed.

@@ -30,9 +30,9 @@ def pages() -> list[Path]:
 @functools.cache
 def values() -> dict[str, Any]:
     """What the comments may name: the stored results, and the ways to write them."""
-    results, kalman, table1, defaults, calibration = (
+    results, kalman, table1, defaults, calibration, deep_sea = (
         json.loads((ROOT / "docs" / name / f"{name}.json").read_text())
-        for name in ("results", "kalman", "table1", "defaults", "calibration")
+        for name in ("results", "kalman", "table1", "defaults", "calibration", "deep_sea")
     )
     return {
         "results": results,
@@ -40,6 +40,7 @@ def values() -> dict[str, Any]:
         "table1": table1,
         "defaults": defaults,
         "calibration": calibration["rows"],
+        "solved": lambda agent, depth: solved(deep_sea, agent, depth),
         "benchmarks": json.loads((ROOT / "benchmarks" / "results.json").read_text()),
         "tuned": results["agents"],  # 20 seeds
         "paper": results["studies"]["paper"],  # 10 seeds
@@ -189,6 +190,12 @@ def table_row(row: dict[str, Any]) -> str:
     """Success, mean over seeds, seeds below 90 %, return, largest regret and episodes, as cells of a table."""
     cells = [success(row), mean(row), below(row, 0.9), f"{row['iqm_return']:.1f}", f"{row['max_regret']:.1f}"]
     return " | ".join([*cells, episodes(row)])
+
+
+def solved(deep_sea: dict[str, Any], agent: str, depth: int) -> str:
+    """How many seeds have solved the deep sea of a depth."""
+    seeds = deep_sea["rows"][agent][str(depth)]["seeds"].values()
+    return f"{sum(seed['solved'] is not None for seed in seeds)} of {len(seeds)}"
 
 
 def covered(calibration: dict[str, Any]) -> str:
