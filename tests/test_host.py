@@ -240,6 +240,23 @@ def test_screening_needs_an_environment_in_jax() -> None:
 # --- the command line ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["Boat", "Windowed"])
+def test_a_class_is_named_with_its_box_and_branching(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither of which it has by itself; without them it is refused."""
+    words = ["train", "rtd_dqn", "--env", f"own_simulators:{name}"]
+    assert main(words) == 2
+    assert "has no box of its own; give the ranges of its uncertain parameters as box" in capsys.readouterr().err
+    words += ["--box", "current=-0.2:0.2"]
+    if name == "Windowed":
+        assert main(words) == 2
+        assert "can't restore its state (TypeError: cannot pickle 'generator' object)" in capsys.readouterr().err
+        words += ["--branching", "copies"]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--help"])
+    assert ended.value.code == 0
+    assert "--branching {restored,copies,none}" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
 def test_the_whole_life_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "run")
     words = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items() if name not in ("settle", "hidden")]

@@ -51,7 +51,7 @@ class RunSettings:
     """Environment steps to train for; 0 for no limit. Given alone, it replaces a limit of episodes."""
 
     env: Annotated[str, OneOf(ENVIRONMENTS)] = "cartpole"
-    """An environment that `deeprok environments` lists, or your own module:object."""
+    """An environment that `deeprok environments` lists, any id of Gymnasium, or your own module:object."""
     nominal: str = ""
     """Nominal parameters that differ from the environment's own, as name=value,…"""
     box: str = ""
