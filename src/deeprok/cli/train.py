@@ -88,7 +88,7 @@ def _parse(algorithm: str, words: Sequence[str]) -> tuple[Config, Train]:
     for word, following in itertools.pairwise([*words, ""]):
         name, equals, value = word.partition("=")
         given[name.removeprefix("--")] = value if equals else following
-    first = {name: given[name] for name in ("preset", "env", "network") if name in given}
+    first: dict[str, Any] = {name: given[name] for name in ("preset", "env", "network") if name in given}
     # Without these a simulator may be refused.
     own = {field.name for field in dataclasses.fields(ENVIRONMENTS.find(given.get("env", Config.env), "env").settings)}
     first |= {name: given[name] for name in ("box", "branching") if name in given and name in ("box", *own)}
