@@ -20,19 +20,10 @@ from deeprok.environments import mujoco as ours
 from deeprok.environments.host import HostEnvironment, Simulator
 from deeprok.environments.mujoco import Moved, MujocoSimulator, MujocoTask, mujoco_environment
 from deeprok.environments.mujoco_parameters import parameters_of, set_parameters
-from deeprok.environments.mujoco_tasks import MUJOCO, hopper, inverted_pendulum, load, reacher
+from deeprok.environments.mujoco_tasks import MUJOCO, hopper, inverted_pendulum, load
+from deeprok.runs.settings import make_config
 
 every_env = pytest.mark.parametrize("name", MUJOCO)
-
-
-@every_env
-def test_a_run_names_it_by_its_id(name: str) -> None:
-    part = ENVIRONMENTS[name]
-    env = part.make(part.settings(horizon=30))
-    assert isinstance(env, HostEnvironment)
-    assert (env.name, env.horizon) == (name, 30)
-    assert part.make(part.settings()).horizon == MUJOCO[name]().horizon
-
 
 # --- parameters ------------------------------------------------------------------------------------------
 
@@ -344,7 +335,7 @@ def test_outcomes_are_those_of_single_simulations(name: str, threads: int) -> No
             assert (found.obs.shape, found.reward.shape) == ((5, len(env.observation_scale)), (5,))
             assert found.terminated.dtype == bool
             for i in range(5):
-                single.write(simulator.read(), {key: values[i] for key, values in models.items()})
+                single.write(simulator.read(), {"gravity": 9.0} | {key: values[i] for key, values in models.items()})
                 alone = single.step(action)
                 np.testing.assert_allclose(found.obs[i], alone.obs, rtol=0, atol=1e-9)
                 assert float(found.reward[i]) == pytest.approx(float(alone.reward), abs=1e-9)
@@ -381,6 +372,28 @@ def test_equal_models_have_the_outcome_of_the_step(name: str) -> None:
         moved = simulator.step(action)
         np.testing.assert_allclose(found.obs, np.tile(moved.obs, (3, 1)), rtol=0, atol=1e-12)
         np.testing.assert_allclose(found.reward, np.full(3, moved.reward), rtol=0, atol=1e-12)
+
+
+def test_parameters_that_models_do_not_name_are_the_episodes() -> None:
+    simulator, single = hopper().make(), hopper().make()
+    masses = np.array([3.0, 5.0])
+    for gravity in (20.0, 4.0):
+        simulator.reset(0, {"gravity": gravity, "mass_torso": 2.0})
+        found = simulator.outcomes(np.zeros(3), {"mass_torso": masses})
+        for i, mass in enumerate(masses):
+            single.write(simulator.read(), {"gravity": gravity, "mass_torso": mass})
+            np.testing.assert_allclose(found.obs[i], single.step(np.zeros(3)).obs, rtol=0, atol=1e-9)
+
+
+def test_they_are_known_by_their_ids() -> None:
+    for name, make in MUJOCO.items():
+        part = ENVIRONMENTS.find(name, "env")
+        assert part.make(part.settings()) == make()  # one environment for all of a process
+        assert part.make(part.settings(horizon=30)).horizon == 30
+    with pytest.raises(
+        DeeprokError, match="env is 'Hopper-v5', where actions are numbers; dqn needs actions to choose"
+    ):
+        make_config("dqn", env="Hopper-v5", box="mass_torso=2:4")
 
 
 @every_env
@@ -467,13 +480,13 @@ def test_what_a_task_is_told() -> None:
 def test_mujoco_need_not_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mujoco", None)
     with pytest.raises(DeeprokError, match=r"MuJoCo's environments need the extra: pip install 'deeprok\[mujoco\]'"):
-        reacher()
+        load("reacher.xml")()
 
 
 def test_gymnasiums_models_need_not_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deeprok.environments.mujoco_tasks.find_spec", lambda name: None)
     with pytest.raises(DeeprokError, match=r"reacher.xml is a model of Gymnasium, which is missing: pip install"):
-        reacher()
+        load("reacher.xml")()
     assert importlib.util.find_spec("gymnasium")
 
 

@@ -11,13 +11,14 @@ from deeprok.cli import streams
 from deeprok.cli.options import no_options
 from deeprok.core.errors import DeeprokError
 from deeprok.environments import ENVIRONMENTS
+from deeprok.environments.mujoco_tasks import PARTS as MUJOCO_PARTS
 from deeprok.environments.ready_made import READY_MADE
 
 
 def run(words: Sequence[str]) -> None:
     """Runs the command."""
     no_options("environments", words)
-    for name, part in (*ENVIRONMENTS.items(), *READY_MADE.items()):
+    for name, part in (*ENVIRONMENTS.items(), *READY_MADE.items(), *MUJOCO_PARTS.items()):
         try:
             env = part.make(part.settings())
         except DeeprokError as error:  # an extra is not installed

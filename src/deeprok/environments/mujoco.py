@@ -139,6 +139,7 @@ class MujocoSimulator:
         self._branches = _Branches(mujoco, model, self._known, _cores() if threads is None else threads)
         self._own = (self._data.qpos.copy(), self._data.qvel.copy())
         self._bodies = [model.body(name).id for name in task.bodies]
+        self._values: dict[str, float] = {}
         self._seen = np.zeros(0)
         self.failures = {"unstable": 0}
 
@@ -163,9 +164,12 @@ class MujocoSimulator:
         return HostOutcome(found.obs[0].copy(), found.reward[0], found.terminated[0])
 
     def outcomes(self, action: Any, models: Mapping[str, np.ndarray]) -> HostOutcome:
-        """The outcomes of the action in the present state under each of M models; the simulation is left as it was."""
+        """The outcomes of the action in the present state under each of M models; the simulation is left as it was.
+
+        Parameters that `models` does not name are those of the episode.
+        """
         controls = np.asarray(action, float).reshape(-1)
-        self._branches.set(models)
+        self._branches.set(self._values, models)
         move = self._branches.step_each if self._bodies else self._branches.roll
         found = move(self._data, controls, self._task.frame_skip, self._bodies)
         return self._outcome(controls, self._data.qpos, *found)
@@ -190,6 +194,7 @@ class MujocoSimulator:
         self._seen = seen
 
     def _set(self, values: Mapping[str, float]) -> None:
+        self._values = dict(values)
         set_parameters(self._model, self._known, values)
         self._mujoco.mj_setConst(self._model, self._data)
 
@@ -240,14 +245,15 @@ class _Branches:
         self._pool: Any = None
         self._data: list[Any] = []
 
-    def set(self, models: Mapping[str, np.ndarray]) -> None:
-        """Gives the models these parameters, name -> [M], unless they have them."""
-        values = {name: np.array(numbers, float) for name, numbers in models.items()}
+    def set(self, episode: Mapping[str, float], models: Mapping[str, np.ndarray]) -> None:
+        """Gives the models these parameters, name -> [M], and else those of the episode, unless they have them."""
+        count = len(next(iter(models.values())))
+        values = {name: np.full(count, value) for name, value in episode.items()}
+        values |= {name: np.array(numbers, float) for name, numbers in models.items()}
         if values.keys() == self._values.keys() and all(
             np.array_equal(numbers, self._values[name]) for name, numbers in values.items()
         ):
             return
-        count = len(next(iter(values.values())))
         if count != len(self._models):
             threads = min(self._most, count)
             self._models = [copy.copy(self._original) for _ in range(count)]

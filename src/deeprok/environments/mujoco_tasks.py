@@ -7,6 +7,8 @@ are simulated at once.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from deeprok.core.errors import DeeprokError
+from deeprok.core.fields import Count
+from deeprok.environments.base import EnvironmentPart, EpisodeSettings
 from deeprok.environments.host import HostEnvironment
 from deeprok.environments.mujoco import Moved, MujocoTask, library, mujoco_environment
 
@@ -65,17 +69,23 @@ _INVERTED_PENDULUM = MujocoTask(
 )
 
 
-def inverted_pendulum(horizon: int = 1000) -> HostEnvironment:
-    """Balance a pole by pushing the cart that it stands on: InvertedPendulum-v5."""
+@functools.cache
+def _inverted_pendulum() -> HostEnvironment:
     return mujoco_environment(
         "InvertedPendulum-v5",
         load("inverted_pendulum.xml"),
         _INVERTED_PENDULUM,
         box={"mass_pole": (1.0, 20.0), "length_pole": (0.5, 2.0)},
         observation_scale=(0.5, 0.1, 1.0, 1.0),
-        horizon=horizon,
-        success_return=0.95 * horizon,  # Gymnasium's threshold, 950 of 1000
+        horizon=1000,
+        success_return=0.0,
     )
+
+
+def inverted_pendulum(horizon: int = 1000) -> HostEnvironment:
+    """Balance a pole by pushing the cart that it stands on: InvertedPendulum-v5."""
+    # Gymnasium's threshold, 950 of 1000.
+    return _inverted_pendulum()._replace(horizon=horizon, success_return=0.95 * horizon)
 
 
 # --- Hopper --------------------------------------------------------------------------------------------
@@ -97,17 +107,23 @@ _HOPPER = MujocoTask(
 )
 
 
-def hopper(horizon: int = 1000) -> HostEnvironment:
-    """Hop forward on one leg without falling: Hopper-v5."""
+@functools.cache
+def _hopper() -> HostEnvironment:
     return mujoco_environment(
         "Hopper-v5",
         load("hopper.xml"),
         _HOPPER,
         box={"mass_torso": (2.0, 7.0), "friction_scale": (0.4, 1.6)},
         observation_scale=(1.3, 0.2, 0.5, 0.5, 0.5, 2.0, 2.0, 2.0, 5.0, 5.0, 5.0),
-        horizon=horizon,
-        success_return=1.0 * horizon,  # of standing through the whole episode; it has to move to be above
+        horizon=1000,
+        success_return=0.0,
     )
+
+
+def hopper(horizon: int = 1000) -> HostEnvironment:
+    """Hop forward on one leg without falling: Hopper-v5."""
+    # Of standing through the whole episode; it has to move to be above.
+    return _hopper()._replace(horizon=horizon, success_return=1.0 * horizon)
 
 
 # --- Half Cheetah --------------------------------------------------------------------------------------
@@ -127,17 +143,23 @@ _HALF_CHEETAH = MujocoTask(
 )
 
 
-def half_cheetah(horizon: int = 1000) -> HostEnvironment:
-    """Run forward on two legs: HalfCheetah-v5."""
+@functools.cache
+def _half_cheetah() -> HostEnvironment:
     return mujoco_environment(
         "HalfCheetah-v5",
         load("half_cheetah.xml"),
         _HALF_CHEETAH,
         box={"mass_scale": (0.6, 1.6), "friction_scale": (0.4, 1.6)},
         observation_scale=(*(0.2, 0.5), *(0.5,) * 6, *(2.0, 1.0, 2.0), *(10.0,) * 6),
-        horizon=horizon,
-        success_return=4.8 * horizon,  # Gymnasium's threshold, 4800 of 1000 steps
+        horizon=1000,
+        success_return=0.0,
     )
+
+
+def half_cheetah(horizon: int = 1000) -> HostEnvironment:
+    """Run forward on two legs: HalfCheetah-v5."""
+    # Gymnasium's threshold, 4800 of 1000 steps.
+    return _half_cheetah()._replace(horizon=horizon, success_return=4.8 * horizon)
 
 
 # --- Reacher -------------------------------------------------------------------------------------------
@@ -172,17 +194,23 @@ _REACHER = MujocoTask(
 )
 
 
-def reacher(horizon: int = 50) -> HostEnvironment:
-    """Move the tip of an arm with two joints to a target: Reacher-v5."""
+@functools.cache
+def _reacher() -> HostEnvironment:
     return mujoco_environment(
         "Reacher-v5",
         load("reacher.xml"),
         _REACHER,
         box={"damping_scale": (0.5, 3.0), "gear_scale": (0.5, 1.5)},
         observation_scale=(1.0, 1.0, 1.0, 1.0, 0.1, 0.1, 5.0, 5.0, 0.2, 0.2),
-        horizon=horizon,
-        success_return=-3.75 * horizon / 50,  # Gymnasium's threshold
+        horizon=50,
+        success_return=0.0,
     )
+
+
+def reacher(horizon: int = 50) -> HostEnvironment:
+    """Move the tip of an arm with two joints to a target: Reacher-v5."""
+    # Gymnasium's threshold.
+    return _reacher()._replace(horizon=horizon, success_return=-3.75 * horizon / 50)
 
 
 #: Gymnasium's id -> a function of the horizon.
@@ -192,3 +220,13 @@ MUJOCO: dict[str, Callable[..., HostEnvironment]] = {
     "InvertedPendulum-v5": inverted_pendulum,
     "Reacher-v5": reacher,
 }
+
+
+def _part(make: Callable[..., HostEnvironment], horizon: int) -> EnvironmentPart:
+    field = ("horizon", Count, dataclasses.field(default=horizon))
+    settings = dataclasses.make_dataclass("EpisodeSettings", [field], bases=(EpisodeSettings,), frozen=True)
+    return EnvironmentPart(settings, lambda chosen: make(chosen.horizon))
+
+
+#: The same as the settings of a run name them.
+PARTS = {name: _part(make, 50 if make is reacher else 1000) for name, make in MUJOCO.items()}

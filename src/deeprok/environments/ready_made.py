@@ -19,7 +19,7 @@ from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import EnvironmentPart, EpisodeSettings, as_part, quantity
 from deeprok.environments.gymnasium import from_gymnasium, known_ids
 from deeprok.environments.host import Branching, HostEnvironment
-from deeprok.environments.mujoco_tasks import MUJOCO
+from deeprok.environments.mujoco_tasks import PARTS as MUJOCO_PARTS
 from deeprok.environments.simulation import Access
 
 
@@ -273,10 +273,8 @@ READY_MADE = {
 @functools.cache
 def find(name: str) -> EnvironmentPart | None:
     """The part of a Gymnasium id; None if there is none of this name, or Gymnasium is not installed."""
-    if name in READY_MADE:
-        return READY_MADE[name]
-    if name in MUJOCO:
-        return as_part(MUJOCO[name])
+    if part := READY_MADE.get(name) or MUJOCO_PARTS.get(name):
+        return part
     return _inspected(name) if name in known_ids() else None
 
 

@@ -36,14 +36,15 @@ def disturbed(
     """
     for name, deviation in parameter_noise.items():
         if deviation:
-            env = with_parameter_noise(env, name, deviation, _least_factor(env, name))
+            env = with_parameter_noise(env, name, deviation, least_factor(env.nominal, name))
     if action_delay:
         env = with_delay(env, action_delay)
     return with_sensor_noise(env, sensor_noise) if sensor_noise else env
 
 
-def _least_factor(env: Environment, name: str) -> float | None:
-    positive = next(field.metadata["positive"] for field in dataclasses.fields(env.nominal) if field.name == name)
+def least_factor(nominal: Any, name: str) -> float | None:
+    """The smallest factor that noise may multiply a parameter by; None for no bound."""
+    positive = next(field.metadata["positive"] for field in dataclasses.fields(nominal) if field.name == name)
     return _LEAST_FACTOR if positive else None
 
 

@@ -27,6 +27,7 @@ from deeprok.core.files import parse_json
 from deeprok.environments import ENVIRONMENTS, EnvironmentPart, with_model
 from deeprok.environments.base import AnyEnvironment
 from deeprok.environments.host import HostEnvironment
+from deeprok.environments.host_wrappers import disturbed_simulator
 from deeprok.environments.wrappers import disturbed, with_memory
 from deeprok.estimators import ESTIMATORS, EstimatorPart
 from deeprok.runs import format3, inputs
@@ -125,15 +126,17 @@ class Config(RunSettings):
         env = self.parts.environment.make(self.environment)
         changed: Any = parse_values(self.nominal, env.nominal, "nominal") if self.nominal else {}
         if isinstance(env, HostEnvironment):
-            for name in ("memory", *DISTURBANCES):
-                if value := getattr(self, name):
-                    raise DeeprokError(f"{name} is {shown(value)}; {self.env} is a stateful simulator, without it")
-            return env._replace(nominal=dataclasses.replace(env.nominal, **changed))
+            if self.memory:
+                raise DeeprokError(f"memory is {self.memory}, but {self.env} is a stateful simulator, without memory")
+            env = env._replace(nominal=dataclasses.replace(env.nominal, **changed))
+            return disturbed_simulator(env, self.sensor_noise, self.action_delay, self._parameter_noise(env))
         if changed:
             env = env._replace(nominal=with_model(env.nominal, changed))
-        noise = parse_deviations(self.parameter_noise, env.nominal, "parameter_noise")
-        env = disturbed(env, self.sensor_noise, self.action_delay, noise)
+        env = disturbed(env, self.sensor_noise, self.action_delay, self._parameter_noise(env))
         return with_memory(env, self.memory) if self.memory else env
+
+    def _parameter_noise(self, env: AnyEnvironment) -> dict[str, float]:
+        return parse_deviations(self.parameter_noise, env.nominal, "parameter_noise")
 
     def disturbed(self, **changes: Any) -> Config:
         """The same run in an environment that is disturbed in another way, as a test may ask for.

@@ -1,0 +1,156 @@
+"""Sensor noise, late actions and noisy parameters around a stateful simulator; `wrappers` has them for JAX.
+
+All random numbers of a step are decided by the seed of its episode and by its number, so that `outcomes` and `step`
+have the same, and an episode that is put back goes on with its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from deeprok.core.errors import DeeprokError
+from deeprok.environments.host import HostEnvironment, HostOutcome, Simulator, model_of
+from deeprok.environments.spaces import Interval
+from deeprok.environments.wrappers import least_factor
+
+#: Names of the wrapper's own part of a state.
+_OWN = ("disturbed_episode", "disturbed_pending")
+
+
+class Disturbances(NamedTuple):
+    """What disturbs a simulator."""
+
+    blur: np.ndarray  # [D] standard deviation of the noise on each observation
+    delay: int  # steps
+    noise: Mapping[str, float]  # parameter -> standard deviation of its factor
+    nominal: Mapping[str, float]  # parameter -> its value where a model does not give one
+    least: Mapping[str, float | None]  # parameter -> its smallest factor
+    sample: Callable[[np.random.Generator], np.ndarray]  # a random action
+
+
+def disturbed_simulator(
+    env: HostEnvironment, sensor_noise: float = 0.0, action_delay: int = 0, parameter_noise: Mapping[str, float] = {}
+) -> HostEnvironment:
+    """The environment with all that may disturb it; the environment itself if nothing does.
+
+    Args:
+      env: the environment.
+      sensor_noise: standard deviation of the noise on each observation, in units of `observation_scale`.
+      action_delay: steps by which each action is late; until the first one arrives, actions are random.
+      parameter_noise: name -> standard deviation of the factor that it is multiplied by in each step.
+    """
+    noise = {name: deviation for name, deviation in parameter_noise.items() if deviation}
+    if not (sensor_noise or action_delay or noise):
+        return env
+    if noise and env.branching != "restored":
+        raise DeeprokError(
+            f"parameter_noise is set, but {env.name} can't restore its state, which changing a parameter within an "
+            "episode takes"
+        )
+    nominal = {f.name: float(getattr(env.nominal, f.name)) for f in dataclasses.fields(env.nominal)}
+    changes = Disturbances(
+        blur=sensor_noise * np.asarray(env.observation_scale),
+        delay=action_delay,
+        noise=noise,
+        nominal=nominal | model_of(env, {}),
+        least={name: least_factor(env.nominal, name) for name in noise},
+        sample=_sampler(env),
+    )
+    return env._replace(make=lambda: DisturbedSimulator(env.make(), changes))
+
+
+def _sampler(env: HostEnvironment) -> Callable[[np.random.Generator], np.ndarray]:
+    if isinstance(env.actions, Interval):
+        low, high = np.asarray(env.actions.low), np.asarray(env.actions.high)
+        return lambda random: random.uniform(low, high)
+    return lambda random: np.asarray(random.integers(len(env.actions)))
+
+
+class DisturbedSimulator:
+    """A `Simulator` around another one."""
+
+    def __init__(self, inner: Simulator, changes: Disturbances) -> None:
+        self._inner, self._changes = inner, changes
+        self.failures = inner.failures  # the very same
+        self._seed, self._t = 0, 0
+        self._model: dict[str, float] = {}
+        self._pending = np.zeros(0)  # [delay, …] the actions that are on their way, the next one first
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the simulator itself has ended the episode."""
+        return bool(getattr(self._inner, "truncated", False))
+
+    def reset(self, seed: int, model: Mapping[str, float]) -> np.ndarray:
+        """Begins an episode with these parameters; the first observation, with its noise."""
+        self._seed, self._t, self._model = int(seed), 0, dict(model)
+        random = self._random(0)
+        self._pending = np.stack([self._changes.sample(random) for _ in range(max(self._changes.delay, 1))])
+        return self._blurred(self._inner.reset(seed, model))
+
+    def step(self, action: Any) -> HostOutcome:
+        """The outcome of the action that has arrived, on the model of the episode."""
+        if self._changes.noise:
+            state = self._inner.read()
+            assert state is not None
+            self._inner.write(state, self._noisy(self._model))
+        outcome = self._inner.step(self._arrived(action))
+        self._t += 1
+        if self._changes.delay:
+            self._pending = np.concatenate([self._pending[1:], np.asarray(action, self._pending.dtype)[None]])
+        return HostOutcome(self._blurred(outcome.obs), outcome.reward, outcome.terminated)
+
+    def outcomes(self, action: Any, models: Mapping[str, np.ndarray]) -> HostOutcome:
+        """The outcomes under each of M models, all with the noise that the step has."""
+        found = self._inner.outcomes(self._arrived(action), self._noisy_models(models))
+        return HostOutcome(self._blurred(found.obs, 1), found.reward, found.terminated)
+
+    def read(self) -> dict[str, np.ndarray] | None:
+        """The simulator's state, the actions that are on their way, and which random numbers come next."""
+        state = self._inner.read()
+        if state is None:
+            return None
+        return {**state, _OWN[0]: np.array([self._seed, self._t]), _OWN[1]: self._pending.copy()}
+
+    def write(self, state: Mapping[str, np.ndarray], model: Mapping[str, float]) -> None:
+        """Puts back what `read` gave, in an episode with these parameters."""
+        self._inner.write({name: array for name, array in state.items() if name not in _OWN}, model)
+        self._seed, self._t = (int(number) for number in state[_OWN[0]])
+        self._pending, self._model = np.array(state[_OWN[1]]), dict(model)
+
+    def _random(self, purpose: int, later: int = 0) -> np.random.Generator:
+        return np.random.default_rng((self._seed, self._t + later, purpose))
+
+    def _arrived(self, action: Any) -> Any:
+        return self._pending[0] if self._changes.delay else action
+
+    def _blurred(self, obs: np.ndarray, later: int = 0) -> np.ndarray:
+        """Observations [D] or [M, D] with the noise of the present step, or of one that is still to be taken."""
+        blur = self._changes.blur
+        return obs + blur * self._random(1, later).standard_normal(len(blur)) if blur.any() else obs
+
+    def _factors(self) -> dict[str, float]:
+        random, found = self._random(2), {}
+        for name, deviation in self._changes.noise.items():
+            factor, least = 1.0 + deviation * random.standard_normal(), self._changes.least[name]
+            found[name] = factor if least is None else max(factor, least)
+        return found
+
+    def _noisy(self, model: Mapping[str, float]) -> dict[str, float]:
+        usual = self._changes.nominal
+        return {**model, **{name: factor * model.get(name, usual[name]) for name, factor in self._factors().items()}}
+
+    def _noisy_models(self, models: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        if not self._changes.noise:
+            return models  # the very same: a simulator may know them again
+        count = len(next(iter(models.values())))
+        usual = {**self._changes.nominal, **self._model}
+        noisy = {
+            name: factor * np.asarray(models[name] if name in models else np.full(count, usual[name]))
+            for name, factor in self._factors().items()
+        }
+        return {**models, **noisy}
