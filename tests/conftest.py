@@ -58,7 +58,16 @@ LONGEST = (
     *("training_scan", "tutorials", "trainer", "jobs", "posterior", "cli", "settings", "start_up"),
     *("own_parts", "agents", "memory", "tabular_srect", "load", "policy", "evaluation", "balls", "tabular_solve"),
     *("wheel", "wiring", "processors", "estimators", "covariance", "ktd", "kalman_numerics", "damaged_files"),
-    *("correction", "bootstrap", "policy_critic", "defaults_study", "robustness_study", "filters_study", "experiments"),
+    *(
+        "actor_critic",
+        "correction",
+        "bootstrap",
+        "policy_critic",
+        "defaults_study",
+        "robustness_study",
+        "filters_study",
+        "experiments",
+    ),
     *("uncertainty", "calibration", "scaling", "policy_steps"),
 )
 

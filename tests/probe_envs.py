@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from deeprok.core.pytree import pytree_dataclass
-from deeprok.environments import Choices, Environment, EnvironmentPart, EpisodeSettings, Outcome, quantity
+from deeprok.environments import Choices, Environment, EnvironmentPart, EpisodeSettings, Interval, Outcome, quantity
 
 
 @pytree_dataclass
@@ -132,8 +132,32 @@ def pushes(horizon: int = 10) -> Environment:
     return Environment("pushes", reset, step, Motor(), box, (2.0, 1.0, 1.0), Choices(("rest", "push")), horizon, 9.5)
 
 
+@pytree_dataclass
+class Lens:
+    slope: Any = quantity(0.2, "", "where to aim, for what is seen")
+
+
+def aim(horizon: int = 5) -> Environment:
+    """A number x between −1 and 1 is seen; an action a between −2 and 2 earns −(a − slope·x)², and the episode ends.
+
+    The best action is slope·x. If the slope is one of several, the mean of them is best on average, and the middle of
+    the least and the largest in the worst case.
+    """
+
+    def reset(key: jax.Array, params: Lens) -> tuple[jax.Array, jax.Array]:
+        x = jax.random.uniform(key, (1,), minval=-1.0)
+        return x, x
+
+    def step(key: jax.Array, state: jax.Array, action: jax.Array, params: Lens) -> Outcome:
+        reward = -jnp.sum((action - params.slope * state) ** 2)
+        return Outcome(state=state, obs=state, reward=reward, terminated=jnp.array(True))
+
+    box = {"slope": (0.2, 1.0)}
+    return Environment("aim", reset, step, Lens(), box, (1.0,), Interval((-2.0,), (2.0,)), horizon, -0.1)
+
+
 def part_of(make: Callable[[int], Environment]) -> EnvironmentPart:
     return EnvironmentPart(EpisodeSettings, lambda settings: make(settings.horizon))
 
 
-PROBES = {make.__name__: part_of(make) for make in (fork, treadmill, drift, ring, pushes)}
+PROBES = {make.__name__: part_of(make) for make in (fork, treadmill, drift, ring, pushes, aim)}

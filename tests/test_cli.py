@@ -288,6 +288,23 @@ OTHERS: dict[str, dict[str, tuple[str, Any]]] = {
         "mask": ("1", 1.0),
         "prior_scale": ("0", 0.0),
     },
+    "rtd_td3": {
+        **{
+            name: CHANGES[name]
+            for name in (
+                *("batch_size", "replay_size", "warm_up", "train_every", "updates", "chunk_steps"),
+                *("target_period", "target_rate", "robust_set", "robust_level", "confidence", "level_start"),
+                *("level_steps", "level_fraction"),
+            )
+        },
+        "policy_delay": ("3", 3),
+        "actor_rate": ("0.01", 0.01),
+        "actor_final_rate": ("0.5", 0.5),
+        "action_noise": ("0.3", 0.3),
+        "smoothing_noise": ("0", 0.0),
+        "smoothing_clip": ("1", 1.0),
+        "normalise": ("", True),
+    },
     "ktd_q": {
         "observation_noise": ("0.5", 0.5),
         "prior_covariance": ("2", 2.0),
@@ -328,6 +345,8 @@ OTHERS: dict[str, dict[str, tuple[str, Any]]] = {
 
 #: Refused beside a Kalman critic.
 ADAM_CRITIC: dict[str, Any] = {"critic_rate": 0.5}
+#: Refused with an actor.
+NO_ACTOR = {"rtd_td3": {"double"}}
 
 
 @pytest.mark.parametrize("algorithm", OTHERS)
@@ -335,7 +354,8 @@ def test_every_setting_of_a_part_is_an_option(untrained, tmp_path: Path, algorit
     changes = OTHERS[algorithm]
     config = make_config(algorithm)
     parts = (config.estimator,) if config.row.learner == "q_learning" else (config.learner, config.target)
-    assert set(changes) == {f.name for part in parts for f in dataclasses.fields(part)} - set(ADAM_CRITIC)
+    refused = {*ADAM_CRITIC, *NO_ACTOR.get(algorithm, ())}
+    assert set(changes) == {f.name for part in parts for f in dataclasses.fields(part)} - refused
     words = [word for name, (text, _) in changes.items() for word in (flag(name), *text.split())]
     config = config_of(algorithm, *words, out=tmp_path / "run")
     assert config == make_config(algorithm, **{name: value for name, (_, value) in changes.items()})
@@ -436,7 +456,7 @@ def test_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 HELPS: dict[str, set[str]] = {
     **{
         f"train {algorithm}": set(make_config(algorithm).flat()) - {"algorithm"} | {"seeds", "out", "jobs"}
-        for algorithm in ("deep_rok", "ddqn", "boot_dqn", "ktd_q", "epopt")
+        for algorithm in ("deep_rok", "ddqn", "boot_dqn", "rtd_td3", "ktd_q", "epopt")
     },
     "train --resume x": {"resume", "jobs"},
     "evaluate": {"grid", "episodes", "epsilon", "policy", "members", "kappa", "keep", "json", "seed", "plot"},

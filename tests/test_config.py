@@ -99,10 +99,11 @@ def test_rows_differ_as_the_table_says(preset: str) -> None:
     rows = {a: make_config(a, preset) for a in ALGORITHMS}
     assert {a for a, c in rows.items() if c.flat().get("double")} == {"ddqn", "ddqn_dr"}
     robust = {"rtd_dqn", "deep_rok", "bbb_rtd", "psgld_rtd", "boot_rtd", "ktd_rtd", "epopt", "robust_pg"}
+    robust |= {"rtd_td3", "rok_td3"}
     assert {a for a, c in rows.items() if c.robust} == robust
     kinds = {
-        GradientConfig: {"dqn", "ddqn", "ddqn_dr", "rtd_dqn", "boot_dqn", "boot_rtd"},
-        KalmanConfig: {"ekf_dqn", "deep_rok"},
+        GradientConfig: {"dqn", "ddqn", "ddqn_dr", "rtd_dqn", "boot_dqn", "boot_rtd", "td3", "td3_dr", "rtd_td3"},
+        KalmanConfig: {"ekf_dqn", "deep_rok", "rok_td3"},
         BayesByBackpropConfig: {"bbb_dqn", "bbb_rtd"},
         PSGLDConfig: {"psgld_dqn", "psgld_rtd"},
         UnscentedConfig: {"ktd_q", "ktd_rtd"},
@@ -113,7 +114,9 @@ def test_rows_differ_as_the_table_says(preset: str) -> None:
     assert {a for a, c in rows.items() if c.has_posterior} == {
         a for kind in (KalmanConfig, BayesByBackpropConfig, PSGLDConfig, UnscentedConfig) for a in kinds[kind]
     }
-    assert (rows["ddqn"].acting, rows["ddqn_dr"].acting) == ("nominal", "sampled")
+    for nominal, randomised in (("ddqn", "ddqn_dr"), ("td3", "td3_dr")):
+        assert (rows[nominal].acting, rows[randomised].acting) == ("nominal", "sampled")
+    assert {a for a, c in rows.items() if c.env == "pendulum"} == {"td3", "td3_dr", "rtd_td3", "rok_td3"}
 
 
 def test_changes_reach_the_settings_and_the_estimator() -> None:
@@ -195,6 +198,12 @@ NUMBERS: dict[str, list[Any]] = {
     "members": [0],
     "mask": [0.0, 1.1, NAN],
     "prior_scale": [-1.0, NAN, INF],
+    "policy_delay": [0, -1, 1.5],
+    "actor_rate": [0.0, -1.0, NAN],
+    "actor_final_rate": [-0.1, 1.1, NAN],
+    "action_noise": [-0.1, INF],
+    "smoothing_noise": [-0.1, NAN],
+    "smoothing_clip": [-0.1, INF],
     "adaptive_noise": [-0.1],
     "kappa": [-1.0],
     "trajectories": [1],
@@ -224,7 +233,7 @@ def first_with_each_record() -> dict[tuple[str, str], list[str]]:
     """(algorithm, environment) -> fields that are numbers: each field of each record once."""
     seen: set[tuple[type, str]] = set()
     fields: dict[tuple[str, str], list[str]] = {}
-    pairs = [(algorithm, "cartpole") for algorithm in ALGORITHMS] + [("epopt", env) for env in ENVIRONMENTS]
+    pairs = [(algorithm, row.env) for algorithm, row in ALGORITHMS.items()] + [("epopt", env) for env in ENVIRONMENTS]
     for algorithm, env in pairs:
         config = make_config(algorithm, env=env)
         for record in (RunSettings(), *(getattr(config, section) for section in SECTIONS)):

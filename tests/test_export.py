@@ -115,7 +115,7 @@ def test_other_networks_are_refused(tmp_path: Path) -> None:
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "format": ({"format": "x" * 999}, "its format is 'x{53}…x{26}' and not 'deeprok-policy'"),
-    "version": ({"version": 2}, "its version is 2 and not 1"),
+    "version": ({"version": 3}, "its version is 3 and not 1 or 2"),
     "activation": ({"activation": ["tanh"]}, "its activation is"),
     "layers": ({"layers": []}, "it has no list of layers"),
     "scale": ({"input_scale": [1.0, "a"]}, "its input_scale is not a list of numbers"),

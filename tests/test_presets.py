@@ -13,12 +13,21 @@ from deeprok.runs.settings import check, make_config
 from studies import carried_over
 
 Q_LEARNERS = [name for name, row in ALGORITHMS.items() if row.learner != "policy_gradient"]
-CHOOSING = [name for name, part in ENVIRONMENTS.items() if not part.make(part.settings()).actions.continuous]
+NUMBERS_ONLY = [name for name, row in ALGORITHMS.items() if row.learner == "actor_critic"]
+CONTINUOUS = [name for name, part in ENVIRONMENTS.items() if part.make(part.settings()).actions.continuous]
+CHOOSING = [name for name in ENVIRONMENTS if name not in CONTINUOUS]
+
+
+def envs_of(algorithm: str) -> list[str]:
+    """The environments whose actions are for it."""
+    if algorithm in NUMBERS_ONLY:
+        return CONTINUOUS
+    return CHOOSING if algorithm in Q_LEARNERS else [*ENVIRONMENTS]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_has_the_default_on_every_environment(algorithm: str) -> None:
-    for env in CHOOSING if algorithm in Q_LEARNERS else ENVIRONMENTS:
+    for env in envs_of(algorithm):
         config = make_config(algorithm, env=env)
         check(config)
         assert config.preset == "default"
@@ -28,7 +37,7 @@ def test_every_algorithm_has_the_default_on_every_environment(algorithm: str) ->
 def test_the_default_is_the_same_for_every_environment(algorithm: str) -> None:
     """But for the environment's own settings and the typical sizes of what is observed there."""
     settings: list[dict[str, Any]] = []
-    for env in CHOOSING:
+    for env in envs_of(algorithm):
         config = make_config(algorithm, env=env)
         own = {field.name for field in dataclasses.fields(config.environment)} | {"env", "input_scale"}
         assert config.input_scale == make_config(algorithm, env=env, input_scale=()).input_scale

@@ -80,6 +80,7 @@ BASES: dict[str, dict[str, Any]] = {
     "psgld": dict(**TINY, **LEARNING, batch_size=2, decay=0.3, burn_in=3, thinning=2, members=4),
     "unscented": dict(**TINY, **LEARNING, adaptive_noise=0.01, process_noise=0.01, kappa=0.5),
     "bootstrap": dict(**TINY, **LEARNING, batch_size=2, members=2),
+    "actor_critic": dict(**TINY, **LEARNING, batch_size=2, normalise=False, activation="tanh"),
     "policy_gradient": dict(**TINY, trajectories=4, epochs=2, minibatches=2, entropy=0.01, level_iterations=3),
 }
 
@@ -216,6 +217,30 @@ OWN_CHANGES: dict[str, dict[str, Change]] = {
         "mask": Change(0.6),
         "prior_scale": Change(2.0),
     },
+    "actor_critic": {
+        # Its environment has other parameters and observations, and its estimator is a gradient or a filter.
+        "env": Change("probe_envs:aim"),
+        "box": Change("mass=0.8:1.2,length=0.7:1.3"),
+        "fixed_models": Change("mass=0.8:1.2:2", dict(fixed_models="mass=0.9:1.2:2")),
+        "input_scale": Change((1.0, 2.0, 1.0)),
+        "optimizer": Change("sgd"),
+        "final_rate": Change(0.5),
+        "averaging": Change(0.1),
+        "observation_noise": Change(0.3),
+        "process_noise": Change(0.03),
+        "prior_covariance": Change(0.5),
+        "batching": Change("joint"),
+        "learning_rate": Change(0.5),
+        "covariance": Change("layer"),
+        "rank": Change(2, dict(covariance="low_rank", rank=1)),
+        "remembered": Change(0.2),
+        "policy_delay": Change(3),
+        "actor_rate": Change(0.2),
+        "actor_final_rate": Change(0.5),
+        "action_noise": Change(0.2),
+        "smoothing_noise": Change(0.3),
+        "smoothing_clip": Change(0.4),
+    },
     "policy_gradient": {
         "env": Change("pendulum"),
         "inner": Change("natural"),
@@ -285,6 +310,7 @@ UNREAD: list[Exempt] = [
 #: Settings whose change is refused.
 REFUSED: list[Exempt] = [
     Exempt(rows("gradient"), {"explore", "recalibrate"}, "a point has no posterior"),
+    Exempt(rows("actor_critic"), {"double"}, "the actor chooses the successor's action"),
 ]
 
 
@@ -543,6 +569,8 @@ def test_tables_name_every_setting_and_no_other() -> None:
     own["policy_gradient"] |= {f.name for f in dataclasses.fields(TARGETS["worst_trajectories"].settings)}
     own["bootstrap"] = {f.name for f in dataclasses.fields(LEARNERS["bootstrap"].settings)} - shared
     own["bootstrap"] |= own["gradient"]
+    own["actor_critic"] = {f.name for f in dataclasses.fields(LEARNERS["actor_critic"].settings)} - shared
+    own["actor_critic"] |= own["gradient"] | own["kalman"]
     assert set(CHANGES) == shared - own["policy_gradient"]
     assert set(OWN_CHANGES) == set(BASES) == set(own)
     for kind, names in own.items():

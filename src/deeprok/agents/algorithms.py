@@ -21,6 +21,7 @@ class Algorithm(NamedTuple):
       estimator: how the weights are estimated: a name of `ESTIMATORS`; empty if the learner has its own way.
       learner: what does the learning: a name of `LEARNERS`.
       settings: settings that are its own, whatever the preset.
+      env: the environment it learns in unless another is given.
     """
 
     summary: str
@@ -28,11 +29,14 @@ class Algorithm(NamedTuple):
     estimator: str = ""
     learner: str = "q_learning"
     settings: Mapping[str, Any] = {}
+    env: str = "cartpole"
 
 
 #: KTD is a Q-learner with a replay buffer of one transition. Each weight costs two evaluations a step.
 _ONLINE = {"batch_size": 1, "replay_size": 1, "train_every": 1, "hidden": (20,)}
 _RANDOMISED = {"acting": "sampled"}
+#: TD3's target networks follow the weights slowly, and the weights themselves act.
+_SOFT_TARGETS = {"learning_rate": 1e-3, "target_period": 2, "target_rate": 0.005, "averaging": 0.0}
 
 ALGORITHMS: Registry[Algorithm] = Registry(
     "algorithm",
@@ -64,6 +68,33 @@ ALGORITHMS: Registry[Algorithm] = Registry(
             "bootstrap",
         ),
         "boot_rtd": Algorithm("Bootstrapped DQN, worst-case targets", "worst_case", "gradient", "bootstrap"),
+        "td3": Algorithm(
+            "TD3 on the nominal model: an actor and two critics, for actions that are numbers",
+            "nominal",
+            "gradient",
+            "actor_critic",
+            {**_SOFT_TARGETS, "acting": "nominal"},
+            "pendulum",
+        ),
+        "td3_dr": Algorithm(
+            "TD3 with domain randomisation",
+            "nominal",
+            "gradient",
+            "actor_critic",
+            {**_SOFT_TARGETS, **_RANDOMISED},
+            "pendulum",
+        ),
+        "rtd_td3": Algorithm(
+            "TD3 with worst-case targets", "worst_case", "gradient", "actor_critic", _SOFT_TARGETS, "pendulum"
+        ),
+        "rok_td3": Algorithm(
+            "TD3 with worst-case targets, extended Kalman filter over the critics' weights",
+            "worst_case",
+            "kalman",
+            "actor_critic",
+            {"hidden": (20, 20), "covariance": "neuron"},
+            "pendulum",
+        ),
         "ktd_q": Algorithm(
             "KTD-Q: online, rewards observed by an unscented Kalman filter",
             "difference",

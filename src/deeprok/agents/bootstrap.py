@@ -24,7 +24,7 @@ from deeprok.agents.clock import Clock
 from deeprok.agents.ensemble import Ensemble, WithPrior
 from deeprok.agents.learner import Learner, LearnerPart, Played, PlaysSteps, Task, View
 from deeprok.agents.network import Network
-from deeprok.agents.replaying import ReplaySettings, check_replay, epsilon_of, followed, make_estimator
+from deeprok.agents.replaying import GreedySettings, check_choices, check_replay, epsilon_of, followed, make_estimator
 from deeprok.agents.targets.base import Target
 from deeprok.core.fields import Count, NotNegative, Share
 from deeprok.core.pytree import pytree_dataclass
@@ -33,7 +33,7 @@ from deeprok.estimators import Fit, Posterior
 
 
 @dataclass(frozen=True)
-class EnsembleSettings(ReplaySettings):
+class EnsembleSettings(GreedySettings):
     """Settings of bootstrapped Q-learning."""
 
     chunk_steps: Count = 2000
@@ -227,6 +227,7 @@ def make_bootstrapped(task: Task) -> Learner:
 
 def _check(task: Task) -> None:
     settings: EnsembleSettings = task.settings
+    check_choices(task)
     check_replay(task._replace(network=ensemble_of(task)), settings, settings.chunk_steps, settings.members)
 
 

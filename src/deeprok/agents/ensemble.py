@@ -1,6 +1,6 @@
-"""Networks made of several: a network with a fixed prior beside it, and an ensemble.
+"""Networks made of several: a network with a fixed prior beside it, an ensemble, and an actor with its critics.
 
-Both are sums of networks, so that an ensemble of perceptrons is one wide perceptron.
+The first two are sums of networks, so that an ensemble of perceptrons is one wide perceptron.
 """
 
 from __future__ import annotations
@@ -113,6 +113,66 @@ class Ensemble(NamedTuple):
     def apply(self, theta: jax.Array, obs: jax.Array) -> jax.Array:
         """The members' mean outputs [..., A] for observations [..., D]."""
         return jnp.mean(jax.vmap(self.member.apply, (0, None))(self.rows(theta), obs), axis=0)
+
+
+#: Critics of an actor.
+TWINS = 2
+
+
+class ActorCritic(NamedTuple):
+    """An actor and two critics, for the flat vector of the actor's weights and then those of each critic.
+
+    As a network it is the actor: its outputs are places between −1 and 1 (`ActionSpace.at`).
+
+    Attributes:
+      actor: f of the action tanh f(s).
+      critic: Q(s, a), for an observation followed by places; its one output.
+    """
+
+    actor: Network
+    critic: Network
+
+    @property
+    def num_weights(self) -> int:
+        """The weights of all three."""
+        return self.actor.num_weights + TWINS * self.critic.num_weights
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The layers of the actor, then those of the critics."""
+        return self._parts(self.actor.slices, self.critic.slices)
+
+    @property
+    def neurons(self) -> tuple[slice, ...]:
+        """The neurons of the actor, then those of the critics."""
+        return self._parts(self.actor.neurons, self.critic.neurons)
+
+    def _parts(self, actor: tuple[slice, ...], critic: tuple[slice, ...]) -> tuple[slice, ...]:
+        begin = self.actor.num_weights
+        both = _repeated(critic, self.critic.num_weights, TWINS)
+        return (*actor, *(slice(begin + part.start, begin + part.stop, part.step) for part in both))
+
+    def init(self, key: jax.Array) -> jax.Array:
+        """Each its own."""
+        actor_key, *keys = jax.random.split(key, 1 + TWINS)
+        return jnp.concatenate([self.actor.init(actor_key), *(self.critic.init(key) for key in keys)])
+
+    def split(self, theta: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The weights of the actor [n_a] and of the critics [2, n_c]."""
+        actor, critics = jnp.split(theta, [self.actor.num_weights])
+        return actor, critics.reshape(TWINS, -1)
+
+    def apply(self, theta: jax.Array, obs: jax.Array) -> jax.Array:
+        """The actor's places [..., A] for observations [..., D]."""
+        return self.act(self.split(theta)[0], obs)
+
+    def act(self, actor: jax.Array, obs: jax.Array) -> jax.Array:
+        """The places [..., A] of an actor of these weights."""
+        return jnp.tanh(self.actor.apply(actor, obs))
+
+    def value(self, critic: jax.Array, obs: jax.Array, places: jax.Array) -> jax.Array:
+        """Q(s, a) [...] of a critic of these weights, for observations [..., D] and places [..., A]."""
+        return self.critic.apply(critic, jnp.concatenate([obs, places], axis=-1))[..., 0]
 
 
 def _repeated(parts: tuple[slice, ...], size: int, times: int) -> tuple[slice, ...]:

@@ -59,6 +59,7 @@ class Task(NamedTuple):
     algorithm: str  # its name, for messages
     env: AnyEnvironment
     network: Network
+    layers: Callable[[int, int], Network]  # (inputs, outputs) -> such a network with more inputs, of size one
     box: Box
     models: ModelSet
     acting: Acting
@@ -238,6 +239,7 @@ LEARNERS: Registry[LearnerPart] = Registry(
     {
         "q_learning": "deeprok.agents.q_learning:PART",
         "bootstrap": "deeprok.agents.bootstrap:PART",
+        "actor_critic": "deeprok.agents.actor_critic:PART",
         "policy_gradient": "deeprok.agents.policy.gradient:PART",
     },
     expect(LearnerPart, "a LearnerPart"),

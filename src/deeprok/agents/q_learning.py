@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -15,40 +14,30 @@ from deeprok.agents.clock import Clock
 from deeprok.agents.correction import CorrectedBelief, Correction, beneath, correctable, uncorrected
 from deeprok.agents.exploration import Repeats
 from deeprok.agents.learner import Learner, LearnerPart, Played, PlaysSteps, Task, View
-from deeprok.agents.network import RescalableNetwork
 from deeprok.agents.replaying import (
-    ReplaySettings,
+    GreedySettings,
+    check_choices,
     check_replay,
     epsilon_of,
     estimator_context,
     followed,
+    gain_followed,
     make_estimator,
 )
-from deeprok.agents.scaling import (
-    EVERY,
-    Scales,
-    Statistics,
-    begun_at,
-    no_statistics,
-    rescaled,
-    scaled,
-    scales_of,
-    with_observation,
-    with_targets,
-)
+from deeprok.agents.scaling import EVERY, Statistics, in_units, no_statistics, with_observation, with_targets
 from deeprok.agents.targets.base import Target, action_value
 from deeprok.core.errors import DeeprokError, shown
 from deeprok.core.fields import Count, NotNegative, added
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import Environment, Transition
-from deeprok.estimators import Estimator, Fit, predict
+from deeprok.estimators import Fit, predict
 
 Explore = Literal["epsilon", "thompson", "ucb"]
 PriorPart = Literal["all", "mean"]
 
 
 @dataclass(frozen=True)
-class QLearningSettings(ReplaySettings):
+class QLearningSettings(GreedySettings):
     """Settings of Q-learning."""
 
     longest_repeat: Count = added(1)
@@ -104,48 +93,12 @@ class Learned(NamedTuple):
     statistics: Statistics | None
 
 
-# The mean Kalman gain is averaged over some hundred updates.
-_GAIN_RATE = 0.01
-
-
-def _followed(gains: jax.Array, fit: Fit, learning: jax.Array) -> jax.Array:
-    """The mean Kalman gain at first and lately, after one more update."""
-    if fit.health is None:  # an estimator of a user's
-        raise DeeprokError("confidence is 'spread', but the estimator has no health.gain; use 'time' instead")
-    now = jnp.where(gains[0] > 0, gains[1] + _GAIN_RATE * (fit.health.gain - gains[1]), fit.health.gain)
-    return jnp.where(learning, jnp.stack([jnp.where(gains[0] > 0, gains[0], now), now]), gains)
-
-
-class _Units(NamedTuple):
-    """How an estimator learns in units of its own."""
-
-    follow: Callable[[Any, Statistics], Any] | None  # new units, as the statistics say; None if it has none
-    begin_at: Callable[..., Any]  # as in `Learner`
-    estimator: Estimator  # of the weights outside
-
-
-def _with_units(task: Task, estimator: Estimator) -> _Units:
-    """The estimator as the task wants it."""
-    network, typical = task.network, task.env.observation_scale
-    can = isinstance(network, RescalableNetwork) and estimator.map_weights is not None
-    if not (task.settings.normalise and can):
-        return _Units(None, lambda theta, scales=None: estimator.init(theta), estimator)
-    assert isinstance(network, RescalableNetwork)
-
-    def begin_at(theta: jax.Array, scales: Scales | None = None) -> Any:
-        return begun_at(estimator, network, typical, theta, scales)
-
-    def follow(belief: Any, seen: Statistics) -> Any:
-        return rescaled(estimator, network, belief, scales_of(seen, jnp.asarray(typical)))
-
-    return _Units(follow, begin_at, scaled(estimator, network, typical))
-
-
 def make_q_learner(task: Task) -> Learner:
     """Q-learning as the settings describe it."""
     settings: QLearningSettings = task.settings
     network, actions = task.network, task.env.actions
-    units, begin_at, estimator = _with_units(task, make_estimator(task))
+    typical = task.env.observation_scale
+    units, begin_at, estimator = in_units(make_estimator(task), network, typical, settings.normalise)
     plays_on = isinstance(task.env, Environment)  # a stateful simulator can't be played from states in its middle
     recalibrates = settings.recalibrate and plays_on and not (task.env.past and task.acting != "nominal")
     if recalibrates:
@@ -247,7 +200,7 @@ def make_q_learner(task: Task) -> Learner:
             if units and statistics:
                 statistics = with_targets(statistics, observed[2], learning)
             if target.follows_gain:
-                gains = _followed(gains, fit, learning)
+                gains = gain_followed(gains, fit, learning)
             return Learned(belief, gains, statistics), fit
 
         before = Learned(state.belief, state.gains, state.statistics)
@@ -307,6 +260,7 @@ def make_q_learner(task: Task) -> Learner:
 def _check(task: Task) -> None:
     settings: QLearningSettings = task.settings
     assert task.estimator
+    check_choices(task)
     check_replay(task, settings, settings.chunk_steps)
     if not task.estimator.posterior:
         for name, plain in (("explore", "epsilon"), ("recalibrate", False)):

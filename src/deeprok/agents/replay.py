@@ -14,9 +14,14 @@ import jax.numpy as jnp
 from deeprok.environments.base import Transition
 
 
-def empty(observations: int, models: int, capacity: int) -> jax.Array:
-    """A ring [capacity, width] for transitions with that many observations and models."""
-    return jnp.zeros((capacity, observations + 1 + models * (observations + 2)))
+def empty(observations: int, models: int, capacity: int, numbers: int = 0) -> jax.Array:
+    """A ring [capacity, width] for transitions with that many observations, models and numbers in an action."""
+    return jnp.zeros((capacity, width(observations, models, numbers)))
+
+
+def width(observations: int, models: int, numbers: int = 0) -> int:
+    """The numbers of a row: of an action as many as it has, or its index."""
+    return observations + (numbers or 1) + models * (observations + 2)
 
 
 def write(ring: jax.Array, t: jax.Array, transition: Transition, active: jax.Array) -> jax.Array:
@@ -42,7 +47,7 @@ def choose(capacity: int, bits: jax.Array, t: jax.Array) -> jax.Array:
     return (bits % filled).astype(jnp.int32)
 
 
-def sample(ring: jax.Array, bits: jax.Array, t: jax.Array, observations: int) -> Transition:
+def sample(ring: jax.Array, bits: jax.Array, t: jax.Array, observations: int, numbers: int = 0) -> Transition:
     """A mini-batch of the replay: what `choose` has chosen.
 
     Args:
@@ -50,21 +55,23 @@ def sample(ring: jax.Array, bits: jax.Array, t: jax.Array, observations: int) ->
       bits: [B] uint32, random.
       t: number of the last write.
       observations: D, the length of an observation.
+      numbers: A, the length of an action of numbers; 0 if it is an index.
     """
-    return unpack(ring[choose(ring.shape[0], bits, t)], observations)
+    return unpack(ring[choose(ring.shape[0], bits, t)], observations, numbers)
 
 
-def unpack(rows: jax.Array, observations: int) -> Transition:
+def unpack(rows: jax.Array, observations: int, numbers: int = 0) -> Transition:
     """Transitions [B, ...] from rows [B, width]."""
     D = observations
-    M = (rows.shape[-1] - D - 1) // (D + 2)
-    shapes = [(D,), (), (M,), (M, D), (M,)]  # the fields of Transition, in order
+    M = (rows.shape[-1] - D - (numbers or 1)) // (D + 2)
+    action_shape = (numbers,) if numbers else ()
+    shapes = [(D,), action_shape, (M,), (M, D), (M,)]  # the fields of Transition, in order
     parts = jax.lax.split(rows, [math.prod(shape) for shape in shapes], axis=1)
     fields = [part.reshape(-1, *shape) for part, shape in zip(parts, shapes, strict=True)]
     obs, action, reward, next_obs, terminated = fields
     return Transition(
         obs=obs,
-        action=action.astype(jnp.int32),
+        action=action if numbers else action.astype(jnp.int32),
         reward=reward,
         next_obs=next_obs,
         terminated=terminated != 0,

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from deeprok.agents import replay
 from deeprok.agents.clock import Clock
 from deeprok.agents.exploration import linear_epsilon
 from deeprok.agents.learner import Task, gigabytes
+from deeprok.agents.network import Network
 from deeprok.agents.targets.base import Target
 from deeprok.core.errors import DeeprokError
 from deeprok.core.fields import Count, Natural, Probability, added
-from deeprok.estimators import Context, Estimator
+from deeprok.estimators import Context, Estimator, Fit
 
 
 @dataclass(frozen=True)
 class ReplaySettings:
-    """Settings of learning from a replay buffer, with ε-greedy exploration."""
+    """Settings of learning from a replay buffer."""
 
     batch_size: Count = 10
     """Transitions in a mini-batch."""
@@ -30,6 +33,12 @@ class ReplaySettings:
     """Environment steps between updates."""
     updates: Count = added(1)
     """Updates after every train_every steps, each from a mini-batch of its own."""
+
+
+@dataclass(frozen=True)
+class GreedySettings(ReplaySettings):
+    """Settings of learning from a replay buffer, with ε-greedy exploration."""
+
     epsilon_start: Probability = 1.0
     """Probability of a random action at the first step."""
     epsilon_end: Probability = 0.1
@@ -64,7 +73,7 @@ def estimator_context(task: Task) -> Context:
     )
 
 
-def epsilon_of(settings: ReplaySettings, clock: Clock) -> jax.Array:
+def epsilon_of(settings: GreedySettings, clock: Clock) -> jax.Array:
     """The probability of a random action at a moment."""
     start, end, fraction = settings.epsilon_start, settings.epsilon_end, settings.epsilon_fraction
     if fraction:
@@ -77,21 +86,53 @@ def followed(target: Target, copied: jax.Array, mean: jax.Array) -> jax.Array:
     return mean if target.rate == 1.0 else copied + target.rate * (mean - copied)
 
 
-def check_replay(task: Task, settings: ReplaySettings, chunk_steps: int, members: int = 0) -> None:
-    """Raises where the settings of learning from a replay don't fit each other, the environment or the memory.
+# The mean Kalman gain is averaged over some hundred updates.
+_GAIN_RATE = 0.01
+
+
+def gain_followed(gains: jax.Array, fit: Fit, learning: jax.Array) -> jax.Array:
+    """The mean Kalman gain at first and lately, after one more update."""
+    if fit.health is None:  # an estimator of a user's
+        raise DeeprokError("confidence is 'spread', but the estimator has no health.gain; use 'time' instead")
+    now = jnp.where(gains[0] > 0, gains[1] + _GAIN_RATE * (fit.health.gain - gains[1]), fit.health.gain)
+    return jnp.where(learning, jnp.stack([jnp.where(gains[0] > 0, gains[0], now), now]), gains)
+
+
+def check_choices(task: Task) -> None:
+    """Raises where actions are not to be chosen from."""
+    if task.env.actions.continuous:
+        raise DeeprokError(
+            f"env is '{task.env.name}', where actions are numbers; {task.algorithm} needs actions to choose from, "
+            "take td3, td3_dr, rtd_td3, rok_td3, pg, epopt or robust_pg"
+        )
+
+
+class Estimated(NamedTuple):
+    """The networks whose weights an estimator estimates."""
+
+    network: Network
+    copies: int = 1  # each with an estimator of its own
+
+
+def check_replay(
+    task: Task,
+    settings: ReplaySettings,
+    chunk_steps: int,
+    members: int = 0,
+    noises: int = 0,
+    estimated: Estimated | None = None,
+) -> None:
+    """Raises where the settings of learning from a replay don't fit each other or the memory.
 
     Args:
       task: the run, with the network whose weights are all that is learned.
       settings: the learner's.
       chunk_steps: environment steps in a chunk.
       members: numbers that are stored beside each transition, and drawn for it.
+      noises: numbers that are drawn for each transition of a mini-batch.
+      estimated: what the estimator estimates, if that is not all of the network.
     """
     assert task.estimator
-    if task.env.actions.continuous:
-        raise DeeprokError(
-            f"env is '{task.env.name}', where actions are numbers; {task.algorithm} needs actions to choose from, "
-            "take pg, epopt or robust_pg"
-        )
     if chunk_steps % settings.train_every:
         raise DeeprokError(
             f"chunk_steps is {chunk_steps}; it must be a multiple of train_every, which is {settings.train_every}"
@@ -107,19 +148,22 @@ def check_replay(task: Task, settings: ReplaySettings, chunk_steps: int, members
             "transition; raise replay_size, or take 1"
         )
     # Settings whose replay, snapshots, covariance, and models drawn for a chunk, are gigabytes.
-    network = task.network
+    network, copies = estimated or Estimated(task.network)
     stored = task.estimator.memory(task.estimator_settings, network)
-    if (size := gigabytes(stored.numbers, task.precision)) > 4:
+    if (size := gigabytes(copies * stored.numbers, task.precision)) > 4:
+        each = f" in each of {copies} networks" if copies > 1 else ""
         raise DeeprokError(
-            f"{stored.what} {network.num_weights} weights would take {size:.1f} GB, more than the 4 allowed; "
+            f"{stored.what} {network.num_weights} weights{each} would take {size:.1f} GB, more than the 4 allowed; "
             f"{stored.instead}"
         )
     models, observations = task.models.size, len(task.env.observation_scale)
     rows = min(settings.replay_size, task.most_steps)
-    width = observations + 1 + (models if task.target.robust else 1) * (observations + 2) + members
+    actions = len(task.env.actions) if task.env.actions.continuous else 0
+    width = replay.width(observations, models if task.target.robust else 1, actions) + members
     # Of each step of a chunk: mini-batches, and the models and the first observation of an episode that may begin.
-    drawn = chunk_steps * (settings.updates * settings.batch_size + models * len(task.box) + observations + members)
-    if (size := gigabytes(rows * width + drawn + task.snapshots * network.num_weights, task.precision)) > 4:
+    batches = settings.updates * settings.batch_size * (1 + noises)
+    drawn = chunk_steps * (batches + models * len(task.box) + observations + members)
+    if (size := gigabytes(rows * width + drawn + task.snapshots * task.network.num_weights, task.precision)) > 4:
         lower = "models, replay_size, memory or chunk_steps" if task.env.past else "models, replay_size or chunk_steps"
         raise DeeprokError(
             f"{models} models, a replay of {rows} transitions and {task.snapshots} snapshots would take "

@@ -10,12 +10,13 @@ costs.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from deeprok.agents.network import RescalableNetwork
+from deeprok.agents.network import Network, RescalableNetwork
 from deeprok.core.pytree import pytree_dataclass, select
 from deeprok.estimators.base import Estimator, Fit, Observation, Posterior
 
@@ -193,3 +194,32 @@ def rescaled(estimator: Estimator, network: RescalableNetwork, belief: ScaledBel
 
     assert estimator.map_weights
     return ScaledBelief(inner=estimator.map_weights(belief.inner, other_units), scales=new)
+
+
+class Units(NamedTuple):
+    """How an estimator learns in units of its own."""
+
+    follow: Callable[[Any, Statistics], Any] | None  # new units, as the statistics say; None if it has none
+    begin_at: Callable[..., Any]  # `(theta, scales=None) -> belief`, as in `Learner`
+    estimator: Estimator  # of the weights outside
+
+
+def in_units(estimator: Estimator, network: Network, typical: tuple[float, ...], normalise: bool) -> Units:
+    """The estimator in units that follow the data, if that is wanted and both it and the network can do it.
+
+    Args:
+      estimator: what estimates the weights.
+      network: the network.
+      typical: typical sizes of the observations.
+      normalise: whether it is wanted.
+    """
+    if not (normalise and isinstance(network, RescalableNetwork) and estimator.map_weights is not None):
+        return Units(None, lambda theta, scales=None: estimator.init(theta), estimator)
+
+    def begin_at(theta: jax.Array, scales: Scales | None = None) -> Any:
+        return begun_at(estimator, network, typical, theta, scales)
+
+    def follow(belief: Any, seen: Statistics) -> Any:
+        return rescaled(estimator, network, belief, scales_of(seen, jnp.asarray(typical)))
+
+    return Units(follow, begin_at, scaled(estimator, network, typical))

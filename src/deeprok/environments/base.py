@@ -39,7 +39,7 @@ class Transition:
     """
 
     obs: jax.Array  # [D]
-    action: jax.Array  # [] int32
+    action: jax.Array  # [] int32, or [A] numbers where actions are continuous
     reward: jax.Array  # [M]
     next_obs: jax.Array  # [M, D]
     terminated: jax.Array  # [M] bool

@@ -239,8 +239,10 @@ def calibrate(
     config = configs[0]
     with config.arithmetic():
         learner = config.make_learner()
-        if learner.view.posterior is None or learner.view.values is None:
+        if learner.view.posterior is None:
             raise DeeprokError(f"{config.algorithm} has no posterior, so it gives no intervals")
+        if learner.view.values is None:
+            raise DeeprokError(f"{config.algorithm} has no actions to choose from, whose values could be measured")
         if learner.view.env.past and config.acting != "nominal":
             raise DeeprokError(
                 f"acting is '{config.acting}' and the run has a memory, which tells something of the model, so that a "

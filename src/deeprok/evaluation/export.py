@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deeprok.agents.ensemble import as_perceptron
+from deeprok.agents.ensemble import ActorCritic, as_perceptron
 from deeprok.agents.network import MLP, Network
 from deeprok.core.errors import DeeprokError, shown, unknown
 from deeprok.core.files import has_shapes, parse_json, read_bytes, write_atomically
@@ -23,7 +23,9 @@ from deeprok.runs.folder import Keep
 
 FORMATS = ("json", "onnx")
 
-_FORMAT, _VERSION = "deeprok-policy", 1
+_FORMAT = "deeprok-policy"
+#: A reader of version 1 knows nothing of `output_activation`, and would act otherwise.
+_PLAIN, _SQUASHED = 1, 2
 
 _CHECKED_STATES = 10_000
 
@@ -65,13 +67,14 @@ def export(
     return trained.folder
 
 
-def to_json(network: MLP, theta: np.ndarray, env: AnyEnvironment) -> bytes:
+def to_json(network: MLP, theta: np.ndarray, env: AnyEnvironment, squashed: bool = False) -> bytes:
     """The policy as JSON: act on the largest of the last layer's outputs.
 
     Each layer is y = weights · x + bias, the hidden ones followed by the activation; inputs are
     multiplied by `input_scale` first. Where actions are numbers there is an `interval` instead of
     `actions`: an output of −1 is its low end, 1 its high end, and what lies beyond is that end.
     The inputs of a policy with memory are the observation and then the past, as `memory` says (`Past`).
+    The outputs of an actor are `squashed`: the last layer is followed by the `output_activation`, tanh.
     """
     layers = [
         {"weights": np.asarray(layer.weights.T, float).tolist(), "bias": np.asarray(layer.bias, float).tolist()}
@@ -79,12 +82,13 @@ def to_json(network: MLP, theta: np.ndarray, env: AnyEnvironment) -> bytes:
     ]
     policy = {
         "format": _FORMAT,
-        "version": _VERSION,
+        "version": _SQUASHED if squashed else _PLAIN,
         "env": env.name,
         **env.actions.describe(),
         **_memory(env),
         "input_scale": list(network.input_scale),
         "activation": network.activation,
+        **({"output_activation": "tanh"} if squashed else {}),
         "layers": layers,
     }
     return (json.dumps(policy, indent=1) + "\n").encode()
@@ -114,7 +118,7 @@ def json_q_values(policy: dict[str, Any], obs: np.ndarray) -> np.ndarray:
             x = x @ np.asarray(layer["weights"]).T + np.asarray(layer["bias"])
             if i + 1 < len(layers):
                 x = _NUMPY[policy["activation"]](x)
-    return x
+    return np.tanh(x) if policy["version"] == _SQUASHED else x
 
 
 def _checked_policy(policy: Any, origin: str) -> dict[str, Any]:
@@ -125,8 +129,11 @@ def _checked_policy(policy: Any, origin: str) -> dict[str, Any]:
             raise DeeprokError(f"{origin} is no policy that deeprok exported: {what}; export it again")
 
     require(isinstance(policy, dict), "it is not a JSON object")
-    for name, value in (("format", _FORMAT), ("version", _VERSION)):
-        require(policy.get(name) == value, f"its {name} is {shown(policy.get(name))} and not {shown(value)}")
+    for name, values in (("format", (_FORMAT,)), ("version", (_PLAIN, _SQUASHED))):
+        wanted = " or ".join(shown(value) for value in values)
+        require(policy.get(name) in values, f"its {name} is {shown(policy.get(name))} and not {wanted}")
+    last = policy.get("output_activation")
+    require(last == ("tanh" if policy["version"] == _SQUASHED else None), f"its output_activation is {shown(last)}")
     activation, layers = policy.get("activation"), policy.get("layers")
     require(isinstance(activation, str) and activation in _NUMPY, f"its activation is {shown(activation)}")
     require(isinstance(layers, list) and len(layers) > 0, "it has no list of layers")
@@ -159,11 +166,17 @@ def _checked_policy(policy: Any, origin: str) -> dict[str, Any]:
     return checked
 
 
-def to_onnx(network: MLP, theta: np.ndarray, actions: ActionSpace, metadata: Mapping[str, str] | None = None) -> bytes:
+def to_onnx(
+    network: MLP,
+    theta: np.ndarray,
+    actions: ActionSpace,
+    metadata: Mapping[str, str] | None = None,
+    squashed: bool = False,
+) -> bytes:
     """The policy as an ONNX model: `obs` [batch, D] to `q` [batch, A] and `action` [batch].
 
     Where actions are numbers `q` are places between their ends, −1 to 1, and `action` [batch, A] the numbers.
-    The metadata are the model's properties.
+    The metadata are the model's properties. The outputs of an actor are `squashed` by tanh.
     """
     onnx = _import_onnx()
     helper, kinds = onnx.helper, onnx.TensorProto
@@ -179,7 +192,7 @@ def to_onnx(network: MLP, theta: np.ndarray, actions: ActionSpace, metadata: Map
     for i, layer in enumerate(layers):
         inputs = [x, constant(f"weights{i}", layer.weights), constant(f"bias{i}", layer.bias)]
         last = i + 1 == len(layers)
-        x = "q" if last else f"sum{i}"
+        x = "q" if last and not squashed else f"sum{i}"
         nodes.append(helper.make_node("Gemm", inputs, [x]))
         if last:
             break
@@ -189,6 +202,8 @@ def to_onnx(network: MLP, theta: np.ndarray, actions: ActionSpace, metadata: Map
         else:
             nodes.append(helper.make_node(network.activation.capitalize(), [x], [f"hidden{i}"]))
         x = f"hidden{i}"
+    if squashed:
+        nodes.append(helper.make_node("Tanh", [x], ["q"]))
     interval = actions if isinstance(actions, Interval) else None
     if interval:
         low, high = np.array(interval.low), np.array(interval.high)
@@ -229,21 +244,24 @@ def export_policy(
     """Writes a policy, after checking on 10,000 states that it acts as the trained agent does."""
     if kind not in FORMATS:
         raise unknown("format", kind, FORMATS)
-    agent, merged = as_perceptron(network, jnp.asarray(theta))
+    acting, own = network, jnp.asarray(theta)
+    if squashed := isinstance(network, ActorCritic):
+        acting, own = network.actor, network.split(own)[0]
+    agent, merged = as_perceptron(acting, own)
     if not isinstance(agent, MLP):
         raise DeeprokError(
-            f"the network is a {type(network).__name__}; only the built-in multilayer perceptron can be exported"
+            f"the network is a {type(acting).__name__}; only the built-in multilayer perceptron can be exported"
         )
     weights = np.asarray(merged)
     scale = np.asarray(env.observation_scale)
     noise = jax.random.normal(jax.random.key(0), (_CHECKED_STATES, len(scale)))
     obs = (np.asarray(noise) * scale).astype(np.float32)
     if kind == "json":
-        data = to_json(agent, weights, env)
+        data = to_json(agent, weights, env, squashed)
         outputs = json_q_values(json.loads(data), obs)
         actions = np.asarray(env.actions.choose(jnp.asarray(outputs, np.float32)))
     else:
-        data = to_onnx(agent, weights, env.actions, _metadata(agent, env, algorithm))
+        data = to_onnx(agent, weights, env.actions, _metadata(agent, env, algorithm), squashed)
         evaluator = _import_onnx().reference.ReferenceEvaluator(data)
         actions = evaluator.run(["action"], {"obs": obs})[0]
     q = np.asarray(network.apply(jnp.asarray(theta), jnp.asarray(obs)))

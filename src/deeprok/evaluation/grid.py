@@ -98,6 +98,8 @@ def evaluate(
         view = learner.view
         if policy != "mean" and not view.posterior:
             raise DeeprokError(f"policy is {policy}, but {config.algorithm} has no posterior; use policy mean")
+        if policy != "mean" and not view.values:
+            raise DeeprokError(f"policy is {policy}, but {config.algorithm} acts by an actor alone; use policy mean")
         env = tested.make_env()
         box = config.make_box(env)
         axes = default_axes(box) if grid is None else read_grid(grid, env.nominal)

@@ -170,6 +170,9 @@ class Config(RunSettings):
             algorithm=self.algorithm,
             env=env,
             network=self.make_network(env),
+            layers=lambda inputs, outputs: parts.layers.make(
+                self.layers, (*self.input_scale, *(1.0,) * inputs), outputs
+            ),
             box=self.make_box(env),
             models=self.make_models(env),
             acting=self.acting,
@@ -256,7 +259,7 @@ def make_config(algorithm: str, preset: str = "default", **changes: Any) -> Conf
     config = Config(
         algorithm=algorithm,
         preset=cast(Preset, preset),
-        env=changes.get("env", Config.env),
+        env=changes.get("env", ALGORITHMS[algorithm].env),
         network=changes.get("network", Config.network),
     )
     parts = config.parts

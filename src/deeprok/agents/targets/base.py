@@ -36,6 +36,8 @@ class Target(NamedTuple):
       follows_gain: whether the level depends on the gains.
       rate: how far the target network's weights move towards the learned ones each time; 1 copies them.
       worst_case: the inner problem of a robust target; None for a nominal one.
+      backup: `(batch, next_value [B, M], level) -> ys [B]`, the observations where the values of the successors are
+        given, for a learner that has its own; None if there is no such form.
     """
 
     observe: Callable[[jax.Array, jax.Array, Transition, Level], tuple[Observation, Any, jax.Array]]
@@ -44,6 +46,7 @@ class Target(NamedTuple):
     follows_gain: bool = False
     rate: float = 1.0
     worst_case: InnerProblem | None = None
+    backup: Callable[[Transition, jax.Array, Level], jax.Array] | None = None
 
 
 def _nothing(*_: Any) -> None:

@@ -5,6 +5,7 @@ The functions are unbatched; `vmap` does the rest. Equation numbers are those of
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -28,6 +29,9 @@ from deeprok.environments.base import Transition
 from deeprok.estimators.base import Observation
 from deeprok.uncertainty import SETS, WorstCase
 from deeprok.uncertainty.sets import Level
+
+#: `Target.backup`.
+Backup = Callable[[Transition, jax.Array, Level], jax.Array]
 
 
 def max_value(q: jax.Array) -> jax.Array:
@@ -91,7 +95,17 @@ def _only_outcome(p: jax.Array, values: jax.Array, level: Level) -> WorstCase:
     raise AssertionError("a nominal target has one outcome, which leaves nothing to choose from")
 
 
-def _observe(network: Network, settings: BootstrapSettings, discount: float, worst_case: InnerProblem) -> Any:
+def _backup(discount: float, worst_case: InnerProblem) -> Backup:
+    """`Target.backup`: the worst case of what each model's outcome is worth."""
+
+    def backup(batch: Transition, next_value: jax.Array, level: Level) -> jax.Array:
+        target = partial(robust_target, discount=discount, worst_case=worst_case, level=level)
+        return jax.vmap(target)(batch.reward, batch.terminated, next_value)
+
+    return backup
+
+
+def _observe(network: Network, settings: BootstrapSettings, backup: Backup) -> Any:
     """`Target.observe`: Q(s, a) is observed to be its target."""
 
     def observe(
@@ -102,33 +116,32 @@ def _observe(network: Network, settings: BootstrapSettings, discount: float, wor
             next_value = jax.vmap(jax.vmap(double_value))(q, network.apply(theta, batch.next_obs))
         else:
             next_value = jax.vmap(jax.vmap(max_value))(q)
-        target = partial(robust_target, discount=discount, worst_case=worst_case, level=level)
-        return (
-            action_value(network),
-            (batch.obs, batch.action),
-            jax.vmap(target)(batch.reward, batch.terminated, next_value),
-        )
+        return action_value(network), (batch.obs, batch.action), backup(batch, next_value, level)
 
     return observe
 
 
 def _nominal(settings: BootstrapSettings, network: Network, discount: float) -> Target:
+    backup = _backup(discount, _only_outcome)
     return Target(
-        _observe(network, settings, discount, _only_outcome),
+        _observe(network, settings, backup),
         period=settings.target_period,
         rate=settings.target_rate,
+        backup=backup,
     )
 
 
 def _worst_case(settings: WorstCaseSettings, network: Network, discount: float) -> Target:
     worst_case = SETS[settings.robust_set].worst_case
+    backup = _backup(discount, worst_case)
     return Target(
-        _observe(network, settings, discount, worst_case),
+        _observe(network, settings, backup),
         level_schedule(settings),
         settings.target_period,
         settings.confidence == "spread",
         settings.target_rate,
         worst_case,
+        backup,
     )
 
 
