@@ -469,7 +469,7 @@ def test_units_change_and_the_functions_stay(x64) -> None:
 
 # --- the posterior -------------------------------------------------------------------------------------------
 
-QUIET: dict[str, Any] = dict(observation_noise=1.0, process_noise=0.0, prior_covariance=0.1)
+QUIET: dict[str, Any] = dict(observation_noise=1.0, process_noise=0.0, prior_covariance=0.1, remembered=1.0)
 
 
 @pytest.mark.parametrize("covariance", ["full", "layer", "neuron", "diagonal", "low_rank"])

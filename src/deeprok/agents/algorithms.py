@@ -37,6 +37,20 @@ _ONLINE = {"batch_size": 1, "replay_size": 1, "train_every": 1, "hidden": (20,)}
 _RANDOMISED = {"acting": "sampled"}
 #: TD3's target networks follow the weights slowly, and the weights themselves act.
 _SOFT_TARGETS = {"learning_rate": 1e-3, "target_period": 2, "target_rate": 0.005, "averaging": 0.0}
+#: The filter's noises are meant in units in which observations and targets are of size one.
+_KALMAN_CRITICS = {
+    "normalise": True,
+    "observation_noise": 0.003,
+    "process_noise": 0.0,
+    "prior_covariance": 0.015,
+    "remembered": 0.1,
+    "covariance": "diagonal",
+    "hidden": (64, 64),
+    "batch_size": 32,
+    "train_every": 1,
+    "target_period": 2,
+    "target_rate": 0.005,
+}
 
 ALGORITHMS: Registry[Algorithm] = Registry(
     "algorithm",
@@ -92,7 +106,7 @@ ALGORITHMS: Registry[Algorithm] = Registry(
             "worst_case",
             "kalman",
             "actor_critic",
-            {"hidden": (20, 20), "covariance": "neuron"},
+            _KALMAN_CRITICS,
             "pendulum",
         ),
         "ktd_q": Algorithm(
