@@ -55,7 +55,19 @@ settings.load_profile("deeprok")
 
 #: The files that take longest, begun first so that the workers end together.
 LONGEST = (
-    *("training_scan", "tutorials", "trainer", "jobs", "posterior", "cli", "settings", "start_up"),
+    *(
+        "tutorials",
+        "training_scan",
+        "trainer",
+        "actor_critic",
+        "host",
+        "gymnasium",
+        "jobs",
+        "posterior",
+        "cli",
+        "settings",
+        "start_up",
+    ),
     *("own_parts", "agents", "memory", "tabular_srect", "load", "policy", "evaluation", "balls", "tabular_solve"),
     *("wheel", "wiring", "processors", "estimators", "covariance", "ktd", "kalman_numerics", "damaged_files"),
     *(

@@ -124,7 +124,7 @@ def slope_of(function: Callable[[np.ndarray], float], at: np.ndarray) -> np.ndar
     return np.array([(function(at + h) - function(at - h)) / 2e-6 for h in 1e-6 * np.eye(len(at))])
 
 
-@pytest.mark.parametrize(("low", "high"), [((-1.0,), (1.0,)), ((-3.0,), (1.0,))])
+@pytest.mark.parametrize(("low", "high"), [pytest.param((-1.0,), (1.0,), marks=pytest.mark.slow), ((-3.0,), (1.0,))])
 def test_td3_by_hand(x64, monkeypatch: pytest.MonkeyPatch, low: tuple[float, ...], high: tuple[float, ...]) -> None:
     """Four updates of critics, actor and target networks as Algorithm 1 of the paper has them, in numpy."""
     config = settings(**DIRECT | dict(warm_up=0, discount=0.9, target_rate=0.1, actor_rate=0.02, learning_rate=0.01))
@@ -192,7 +192,7 @@ def test_noise_in_the_target_is_clipped(x64) -> None:
     assert len(set(found.values())) == 3
 
 
-@pytest.mark.parametrize("several", [1, 3])
+@pytest.mark.parametrize("several", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_the_actor_waits(x64, several: int) -> None:
     config = settings(**DIRECT | dict(policy_delay=3, target_period=1000, updates=several))
     learner, state = config.make_learner(), filled(config)
@@ -320,7 +320,13 @@ def rounds(horizon: int = 5) -> Environment:
 
 @pytest.mark.parametrize(
     ("robust_set", "level"),
-    [("minimum", 0.4), ("cvar", 0.5), ("tv", 0.3), ("kl", 0.2), ("chi2", 0.5), ("contamination", 0.3)],
+    [
+        ("cvar", 0.5),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (("minimum", 0.4), ("tv", 0.3), ("kl", 0.2), ("chi2", 0.5), ("contamination", 0.3))
+        ),
+    ],
 )
 def test_the_worst_case_is_the_tabular_one(x64, robust_set: str, level: float) -> None:
     """The critics become the robust Q of the discretised problem, and the actor its best policy."""
@@ -371,7 +377,8 @@ def both(state: Any) -> Any:
     return state, deeprok.estimators.Fit(jnp.zeros(()), None)
 
 
-@pytest.mark.parametrize("normalise", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("normalise", [False, True])
 def test_one_model_is_the_plain_agent(build, normalise: bool) -> None:
     same = dict(acting="member", models=1, normalise=normalise, robust_set="cvar", robust_level=0.5)
     robust, plain = build(settings("rtd_td3", **same)), build(settings("td3", **same))
@@ -410,10 +417,15 @@ SLOPES = "slope=0.2;slope=0.2;slope=1"
 @pytest.mark.parametrize(
     ("algorithm", "changes", "slope"),
     [
-        ("td3", {}, 0.2),
-        ("td3_dr", dict(acting="member", fixed_models=SLOPES), 1.4 / 3),
         ("rtd_td3", dict(fixed_models=SLOPES), 0.6),
-        ("rok_td3", dict(fixed_models=SLOPES, covariance="neuron"), 0.6),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                ("td3", {}, 0.2),
+                ("td3_dr", dict(acting="member", fixed_models=SLOPES), 1.4 / 3),
+                ("rok_td3", dict(fixed_models=SLOPES, covariance="neuron"), 0.6),
+            )
+        ),
     ],
 )
 def test_the_best_action_is_found(train, algorithm: str, changes: dict[str, Any], slope: float) -> None:
@@ -472,7 +484,10 @@ def test_units_change_and_the_functions_stay(x64) -> None:
 QUIET: dict[str, Any] = dict(observation_noise=1.0, process_noise=0.0, prior_covariance=0.1, remembered=1.0)
 
 
-@pytest.mark.parametrize("covariance", ["full", "layer", "neuron", "diagonal", "low_rank"])
+@pytest.mark.parametrize(
+    "covariance",
+    ["neuron", *(pytest.param(x, marks=pytest.mark.slow) for x in ("full", "layer", "diagonal", "low_rank"))],
+)
 def test_widths_shrink_with_data(covariance: str) -> None:
     config = settings("rok_td3", **DIRECT | dict(precision="float32", **QUIET, covariance=covariance, rank=2))
     learner, state = config.make_learner(), filled(config)
@@ -500,6 +515,7 @@ def test_widths_shrink_with_data(covariance: str) -> None:
     assert posterior.definite(state.belief)
 
 
+@pytest.mark.slow
 def test_the_posterior_of_all_weights(x64) -> None:
     config = settings("rok_td3", **DIRECT | dict(**QUIET, covariance="layer", normalise=True))
     learner, state = config.make_learner(), filled(config)
@@ -525,6 +541,7 @@ def test_the_posterior_of_all_weights(x64) -> None:
     assert not posterior.definite(dataclasses.replace(belief, actor=belief.actor.at[0].set(jnp.nan)))
 
 
+@pytest.mark.slow
 def test_a_level_that_follows_the_gain(build) -> None:
     level: dict[str, Any] = dict(robust_set="cvar", confidence="spread", level_start=1.0, robust_level=0.2)
     config = settings("rok_td3", **QUIET, covariance="diagonal", **level)

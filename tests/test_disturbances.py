@@ -169,6 +169,7 @@ def test_evaluation_has_the_disturbances_that_are_asked_for(tmp_path: Path) -> N
     assert noisy.disturbances == {"parameter_noise": "strength=0.2"}
 
 
+@pytest.mark.slow
 def test_evaluation_has_the_runs_own_disturbances_unless_others_are_given(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", "dqn", **PUSHES, horizon=10, action_delay=10, parameter_noise="bias=0.1")
 
@@ -185,6 +186,7 @@ def test_evaluation_has_the_runs_own_disturbances_unless_others_are_given(tmp_pa
     assert prompt.disturbances == {}
 
 
+@pytest.mark.slow
 def test_evaluation_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = write_run(tmp_path / "run", "dqn", **PUSHES, horizon=10, sensor_noise=0.1)
     words = "--grid strength=1:2:2 --episodes 50 --epsilon 0 --sensor-noise 0 --action-delay 3"

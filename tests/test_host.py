@@ -68,12 +68,17 @@ def advanced(module: Any, config: Config, chunks: int) -> Any:
     ("algorithm", "changes"),
     [
         ("rtd_dqn", {}),
-        ("ddqn", {"acting": "nominal", "train_every": 1}),
-        (
+        pytest.param("ddqn", {"acting": "nominal", "train_every": 1}, marks=pytest.mark.slow),
+        pytest.param(
             "rtd_dqn",
             {"updates": 2, "acting": "member", "train_every": 4, "snapshot_every": 3, "episodes": 9, "steps": 0},
+            marks=pytest.mark.slow,
         ),
-        ("ekf_dqn", {"explore": "thompson", "episodes": 7, "steps": 0, "recalibrate": False}),
+        pytest.param(
+            "ekf_dqn",
+            {"explore": "thompson", "episodes": 7, "steps": 0, "recalibrate": False},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_the_two_drivers_agree(algorithm: str, changes: dict[str, Any]) -> None:
@@ -143,6 +148,7 @@ def test_a_run_whose_simulator_cannot_be_read_goes_on_from_the_next_episode(
     assert sum(returns) < config.steps
 
 
+@pytest.mark.slow
 def test_seeds_have_processes_and_runs_of_their_own(tmp_path: Path) -> None:
     config = settings("ddqn", "probe_simulators:SIMULATED_CARTPOLE", steps=200)
     assert not config.shares_program
@@ -256,6 +262,7 @@ def test_a_class_is_named_with_its_box_and_branching(name: str, capsys: pytest.C
     assert "--branching {restored,copies,none}" in " ".join(capsys.readouterr().out.replace("│", " ").split())
 
 
+@pytest.mark.slow
 def test_the_whole_life_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "run")
     words = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items() if name not in ("settle", "hidden")]

@@ -113,6 +113,7 @@ def check_life(words: Sequence[str], exported: bool, capsys: pytest.CaptureFixtu
 ALL = ("--network", "own_parts:POLYNOMIAL", "--robust-set", "own_parts:HAZARD", *SMALL)
 
 
+@pytest.mark.slow
 def test_all_kinds_together_in_two_processes(capsys: pytest.CaptureFixture[str]) -> None:
     # Two of them by way of a module that is in the current folder alone.
     Path("mine.py").write_text("from own_parts import DRIFT, SOFT_SWAG\n")

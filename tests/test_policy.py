@@ -77,6 +77,7 @@ def test_every_set_weighs_the_worse_more(name: str) -> None:
 same_to_rounding = functools.partial(assert_equal_to_rounding, tolerance=1e-4)
 
 
+@pytest.mark.slow
 def test_neutral_sets_are_the_plain_policy_gradient(train) -> None:
     plain = train(make_readable("pg", **SMALL), seeds=(0, 1), chunks=3)
     same = {

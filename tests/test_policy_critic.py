@@ -137,7 +137,7 @@ def test_explained_variance() -> None:
 # --- the Kalman critic is Bayesian regression ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("repeats", [1, 3])
+@pytest.mark.parametrize("repeats", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_network_linear_in_its_weights_is_bayesian_linear_regression(x64, repeats: int) -> None:
     """Only the last layer is uncertain, so that V is linear in what is learned."""
     obs, targets, share = some_steps()

@@ -353,6 +353,7 @@ def test_a_level_that_does_not_change_changes_nothing(train, probes) -> None:
     assert_equal_to_rounding(train(same, chunks=1).theta, train(fixed, chunks=1).theta)
 
 
+@pytest.mark.slow
 def test_precision_is_that_of_the_whole_run(trained: Path, tmp_path: Path) -> None:
     runs.create(tmp_path / "double", settings(precision="float64", episodes=2))
     train_together([tmp_path / "double"])

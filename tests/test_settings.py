@@ -495,7 +495,8 @@ def folder(config: Config, program: Program) -> Any:
     view = learner.view._replace(mean=lambda belief: belief.theta, posterior=None)
     restored = Learner._field_defaults["restored"]
     counting = learner._replace(view=view, metrics=lambda t, belief: {}, restored=restored)
-    stand_in = program._replace(learner=counting, init=begin, advance=count)
+    shapes = functools.partial(jax.eval_shape, begin, jax.random.key(0))
+    stand_in = program._replace(learner=counting, init=begin, shapes=shapes, advance=count)
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as name, jax.disable_jit():
         patch.setattr(trainer, "make_program", lambda config: stand_in)
         patch.setattr(trainer, "_make_trial", lambda *_: lambda belief: jnp.zeros(1))

@@ -173,7 +173,14 @@ def test_checkpoint_holds_everything(uninterrupted) -> None:
     assert {"count", "mu", "nu"} <= adam
 
 
-SLOW = ("backprop", "ensemble", "langevin", "unscented")  # kept as the others are; they take long to compile
+SLOW = (
+    "actor",
+    "backprop",
+    "directed",
+    "ensemble",
+    "langevin",
+    "unscented",
+)  # kept as the others are; they take long to compile
 
 
 def each(*names: str) -> Any:
@@ -442,7 +449,7 @@ BREAKDOWNS = {
 }
 
 
-@pytest.mark.parametrize("batching", ["averaged", "joint"])
+@pytest.mark.parametrize("batching", ["averaged", pytest.param("joint", marks=pytest.mark.slow)])
 def test_noise_below_what_float32_can_carry_does_no_harm(tmp_path: Path, batching: str) -> None:
     tiny = dict(observation_noise=1e-30, process_noise=0.0, prior_covariance=1.0, episodes=60, batching=batching)
     folder = new_run(tmp_path, make_config("ekf_dqn", "tuned", **FRAGILE | tiny), seed=3)

@@ -18,6 +18,8 @@ from deeprok.training import jobs
 
 DOCS = Path(__file__).parent.parent / "docs"
 README = DOCS.parent / "README.md"
+#: Pages whose commands and functions are those of others, in another order.
+SLOW = ("ambiguity-set", "disturbances", "estimator", "memory", "read-results", "runs")
 PAGES = [README, *sorted([*(DOCS / "tutorials").glob("*.md"), *(DOCS / "how-to").glob("*.md")])]
 
 #: What the tests change: a training of four episodes, trials on few models, an evaluation of two in each cell. And
@@ -93,7 +95,9 @@ def small(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         del sys.modules[name]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, id=page.stem, marks=[pytest.mark.slow] * (page.stem in SLOW)) for page in PAGES]
+)
 def test_page_runs(page: Path, small: None, tmp_path: Path) -> None:
     written: dict[str, Any] = {}
     for block in blocks(page):
