@@ -392,6 +392,7 @@ def test_one_model_is_the_plain_agent(build, normalise: bool) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["rtd_td3", pytest.param("rok_td3", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_equal_models_are_one(build, algorithm: str) -> None:
     one, three = ("mass=1.2,length=0.8", ";".join(["mass=1.2,length=0.8"] * 3))
     same = dict(acting="nominal", robust_set="cvar", robust_level=0.5, covariance="diagonal")
@@ -428,6 +429,7 @@ SLOPES = "slope=0.2;slope=0.2;slope=1"
         ),
     ],
 )
+@pytest.mark.slow
 def test_the_best_action_is_found(train, algorithm: str, changes: dict[str, Any], slope: float) -> None:
     known = dict(AIM, **changes)
     if algorithm == "rok_td3":
@@ -443,6 +445,7 @@ def test_the_best_action_is_found(train, algorithm: str, changes: dict[str, Any]
 
 
 @pytest.mark.parametrize("algorithm", ["td3", pytest.param("rok_td3", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_seed_repeats_and_two_differ(train, algorithm: str) -> None:
     config = settings(algorithm, covariance="diagonal", updates=2, train_every=2, normalise=True)
     first, again = (train(config, seeds=(0, 1), chunks=2).last for _ in range(2))
@@ -488,6 +491,7 @@ QUIET: dict[str, Any] = dict(observation_noise=1.0, process_noise=0.0, prior_cov
     "covariance",
     ["neuron", *(pytest.param(x, marks=pytest.mark.slow) for x in ("full", "layer", "diagonal", "low_rank"))],
 )
+@pytest.mark.slow
 def test_widths_shrink_with_data(covariance: str) -> None:
     config = settings("rok_td3", **DIRECT | dict(precision="float32", **QUIET, covariance=covariance, rank=2))
     learner, state = config.make_learner(), filled(config)

@@ -123,6 +123,7 @@ def test_what_is_no_sum_of_perceptrons_stays_as_it_is() -> None:
         assert as_perceptron(network, theta) == (network, theta)
 
 
+@pytest.mark.slow
 def test_export_of_an_ensemble(tmp_path: Path) -> None:
     learner = settings(hidden=(4, 3)).make_learner()
     theta = learner.view.mean(learner.init(jax.random.key(0)).belief)

@@ -199,6 +199,7 @@ def test_names_of_parameters_are_checked(known) -> None:
         made(parameter_noise="strenght=0.1")
 
 
+@pytest.mark.slow
 def test_training_and_evaluation_are_disturbed(known, tmp_path: Path) -> None:
     """With ε = 1 half of the actions are pushes: their number has the variance 10/4, and each earns 1 ± 1/2."""
     learning = dict(hidden=(2,), episodes=200, chunk_steps=500, warm_up=10, trial_models=2, epsilon_end=1.0)

@@ -66,6 +66,7 @@ def wait_for_metrics(process: subprocess.Popen[str], folders: list[Path], lines:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_stopped_and_killed_processes_give_what_one_process_gives(
     in_this_process: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

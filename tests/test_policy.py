@@ -216,6 +216,7 @@ def interrupt_after(chunks: int) -> Any:
     return report
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_uninterrupted_one_and_finds_its_target(tmp_path: Path) -> None:
     config = make_config("epopt", "tuned", **CARRIED, seed=5)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
