@@ -207,6 +207,7 @@ def test_the_actor_waits(x64, several: int) -> None:
     assert int(state.belief.optimizer[0].count) == (2 if several == 1 else 6)
 
 
+@pytest.mark.slow
 def test_inactive_learner_stands_still() -> None:
     for config in (settings(**DIRECT | dict(precision="float32")), settings(**DIRECT | dict(normalise=True))):
         with config.arithmetic():

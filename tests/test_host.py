@@ -229,6 +229,7 @@ def test_algorithms_without_a_robust_target_need_no_branching() -> None:
     assert make_config("ddqn_dr", env="CartPole-v1", branching="none").make_env().branching == "none"
 
 
+@pytest.mark.slow
 def test_a_posterior_is_not_corrected_in_a_simulator(tmp_path: Path) -> None:
     config = settings("ekf_dqn", "probe_simulators:SIMULATED_CARTPOLE", steps=100, recalibrate=True)
     assert config.make_learner().corrected is None

@@ -144,6 +144,7 @@ def test_weights_are_a_copy(kalman: Run) -> None:
     assert kalman.weights.any()
 
 
+@pytest.mark.slow
 def test_a_policy_has_no_q_values(tmp_path: Path) -> None:
     config = make_config(
         "pg", "tuned", env="pendulum", hidden=(2,), episodes=4, trajectories=4, horizon=5, trial_models=2

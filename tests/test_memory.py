@@ -215,6 +215,7 @@ def test_memory_tells_what_one_observation_does_not(train, build, probes, more: 
     np.testing.assert_allclose(q_of(train(config, chunks=3), build, config, first), GAMMA, atol=0.1)
 
 
+@pytest.mark.slow
 def test_without_memory_guesses_are_right_half_of_the_time(train, build, probes) -> None:
     """Over winds and places any policy without memory is right in exactly half of the cases."""
     config = make_config("dqn", "tuned", **QUICK)
@@ -247,6 +248,7 @@ def guesser(tmp_path_factory: pytest.TempPathFactory) -> Run:
         return train_run(config, tmp_path_factory.mktemp("guesser") / "run")
 
 
+@pytest.mark.slow
 def test_policy_gradients_remember_too(guesser: Run, probes) -> None:
     result = deeprok.evaluate(guesser, grid={"wind": [-1.0, 1.0]}, episodes=50, epsilon=0.0)
     np.testing.assert_array_equal(result.mean_return, [1.0, 1.0])

@@ -97,6 +97,7 @@ def test_neutral_sets_are_the_plain_policy_gradient(train) -> None:
     assert np.mean(plain.theta[0] == plain.theta[1]) < 0.1
 
 
+@pytest.mark.slow
 def test_a_seed_among_others_is_the_seed_alone_and_ends(train) -> None:
     config = make_readable("pg", **SMALL)
     together, alone = train(config, seeds=(0, 1), chunks=3), train(config, seeds=(1,), chunks=4)

@@ -165,6 +165,7 @@ def test_caution(trained: Path) -> None:
     np.testing.assert_array_equal(act(1e6), np.argmin(deviation, axis=1))
 
 
+@pytest.mark.slow
 def test_no_caution_is_the_mean_policy(trained: Path) -> None:
     arguments = dict(grid="pole_length=0.3:1:2", episodes=5, keep="last")
     plain = evaluate(trained, **arguments)
@@ -256,6 +257,7 @@ def test_weights_alone_have_the_moments_of_a_new_run(points: Path, tmp_path: Pat
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(taken.optimizer))
 
 
+@pytest.mark.slow
 def test_schedules_begin_again_in_units_too(tmp_path: Path) -> None:
     config = settings(normalise=True, episodes=4)
     runs.create(tmp_path / "first", config)
@@ -299,6 +301,7 @@ def test_bad_priors(
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_prior_by_seed(trained: Path, tmp_path: Path) -> None:
     seeds = tmp_path / "seeds"
     folders = [seeds / f"seed-{seed}" for seed in (0, 1)]

@@ -40,7 +40,11 @@ def optimal(table: Any, discount: float, sweeps: int) -> np.ndarray:
         ("FrozenLake-v1", lambda: gymnasium.make("FrozenLake-v1")),
         ("FrozenLake-v1:map_name=8x8,success_rate=0.5", lambda: gymnasium.make("FrozenLake8x8-v1", success_rate=0.5)),
         ("Taxi-v4", lambda: gymnasium.make("Taxi-v4")),
-        (RAINY, lambda: gymnasium.make("Taxi-v4", is_rainy=True, rainy_probability=0.7)),
+        pytest.param(
+            RAINY,
+            lambda: gymnasium.make("Taxi-v4", is_rainy=True, rainy_probability=0.7),
+            marks=pytest.mark.slow,
+        ),
         ("CliffWalking-v1", lambda: gymnasium.make("CliffWalking-v1")),
         (SLIPPERY, lambda: gymnasium.make("CliffWalking-v1", is_slippery=True)),
     ],

@@ -215,7 +215,10 @@ def both(family: str, problem: Problem, budget: jax.Array) -> Found:
     return Found(best, *(jax.tree.map(lambda x, i=i: x[i], worst) for i in range(2)))
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in ("linf", "weighted l1"))) for name in FAMILIES],
+)
 def test_policy_nature_and_value_are_the_best_there_are(name: str) -> None:
     """Nature's answer bounds the value from above, for every policy; what the policy is worth does so from below."""
     family, all_of_them = FAMILIES[name], problems()

@@ -415,6 +415,7 @@ def test_band_of_consistent_innovations(uninterrupted) -> None:
         assert stats.chi2.cdf(high * count, count) == pytest.approx(0.975)
 
 
+@pytest.mark.slow
 def test_prior_has_random_numbers_of_its_own(uninterrupted, tmp_path: Path) -> None:
     source = uninterrupted("backprop")
     streams = [tensors(source)["run.agent.belief.stream"]]

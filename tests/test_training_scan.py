@@ -69,6 +69,7 @@ def test_robust_with_one_model_is_the_plain_agent(train, build, estimator: str) 
     assert np.abs(robust.last.agent.target - start.agent.target).max() > 0.01
 
 
+@pytest.mark.slow
 def test_robust_ktd_with_one_model_is_ktd(train, build) -> None:
     """One observes 0 and the other a reward, so that they agree to rounding alone."""
     configs = [settings(algorithm, **SETTINGS["the nominal model"]) for algorithm in ("ktd_rtd", "ktd_q")]
@@ -101,7 +102,13 @@ def test_a_seed_repeats(train, estimator: str) -> None:
     assert_seeds_differ(first)
 
 
-@pytest.mark.parametrize("changes", ONE_MODEL.values(), ids=ONE_MODEL)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param(changes, id=name, marks=[pytest.mark.slow] * (name in ("backprop", "langevin")))
+        for name, changes in ONE_MODEL.items()
+    ],
+)
 def test_a_seed_does_not_depend_on_its_company(train, changes: dict[str, Any]) -> None:
     config = settings(**changes)
     here, there = train(config, seeds=(0, 1)), train(config, seeds=(1, 2))
@@ -143,7 +150,13 @@ STANDING = {
 }
 
 
-@pytest.mark.parametrize("changes", STANDING.values(), ids=STANDING)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param(each, id=name, marks=[pytest.mark.slow] * (each["algorithm"] == "dqn"))
+        for name, each in STANDING.items()
+    ],
+)
 def test_a_finished_seed_stands_still(train, changes: dict[str, Any]) -> None:
     config = settings(**changes, episodes=3, horizon=200, chunk_steps=9, acting="sampled", epsilon_end=1.0, warm_up=5)
     run = train(config, seeds=range(4), chunks=14)
@@ -317,7 +330,7 @@ def probe(algorithm: str, env: str, inputs: int, **changes: Any) -> Config:
 
 
 #: Those of which every part is also tested in the others, or by itself.
-SLOW_FORKS = ("dqn", "ekf_dqn joint", "bbb_rtd", "psgld_rtd", "ktd_rtd")
+SLOW_FORKS = ("dqn", "ddqn_dr", "ekf_dqn joint", "bbb_rtd", "psgld_rtd", "ktd_rtd")
 
 
 @pytest.mark.parametrize(

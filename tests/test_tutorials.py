@@ -19,7 +19,17 @@ from deeprok.training import jobs
 DOCS = Path(__file__).parent.parent / "docs"
 README = DOCS.parent / "README.md"
 #: Pages whose commands and functions are those of others, in another order.
-SLOW = ("ambiguity-set", "disturbances", "estimator", "first-policy", "memory", "read-results", "runs")
+SLOW = (
+    "ambiguity-set",
+    "deploy",
+    "disturbances",
+    "estimator",
+    "first-policy",
+    "memory",
+    "read-results",
+    "runs",
+    "screen",
+)
 PAGES = [README, *sorted([*(DOCS / "tutorials").glob("*.md"), *(DOCS / "how-to").glob("*.md")])]
 
 #: What the tests change: a training of four episodes, trials on few models, an evaluation of two in each cell. And
