@@ -55,32 +55,22 @@ settings.load_profile("deeprok")
 
 #: The files that take longest, begun first so that the workers end together.
 LONGEST = (
+    *("tutorials", "training_scan", "trainer", "actor_critic", "host", "gymnasium", "jobs", "posterior", "cli"),
     *(
-        "tutorials",
-        "training_scan",
-        "trainer",
-        "actor_critic",
-        "host",
-        "gymnasium",
-        "jobs",
-        "posterior",
-        "cli",
         "settings",
         "start_up",
+        "own_parts",
+        "agents",
+        "memory",
+        "tabular_srect",
+        "load",
+        "policy",
+        "evaluation",
+        "balls",
     ),
-    *("own_parts", "agents", "memory", "tabular_srect", "load", "policy", "evaluation", "balls", "tabular_solve"),
-    *("wheel", "wiring", "processors", "estimators", "covariance", "ktd", "kalman_numerics", "damaged_files"),
-    *(
-        "actor_critic",
-        "correction",
-        "bootstrap",
-        "policy_critic",
-        "defaults_study",
-        "robustness_study",
-        "filters_study",
-        "experiments",
-    ),
-    *("uncertainty", "calibration", "scaling", "policy_steps"),
+    *("tabular_solve", "wheel", "wiring", "processors", "estimators", "covariance", "ktd", "kalman_numerics"),
+    *("damaged_files", "correction", "bootstrap", "policy_critic", "defaults_study", "robustness_study"),
+    *("filters_study", "experiments", "uncertainty", "calibration", "scaling", "policy_steps"),
 )
 
 
