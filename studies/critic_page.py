@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deeprok.plot import BLUE, GREEN, ORANGE
-from studies.statistics import estimate, probability_of_improvement
+from studies.statistics import Estimate, estimate, probability_of_improvement
 from studies.tables import Lines, figure, interval, markdown, wrapped
 
 if TYPE_CHECKING:
@@ -84,16 +84,38 @@ def tuning_table(found: Mapping[str, Any]) -> Lines:
     return lines
 
 
-def comparison_table(found: Mapping[str, Any]) -> Lines:
+def _compared(found: Mapping[str, Any]) -> list[tuple[str, str, Estimate]]:
     """How often a seed with the Kalman critic does better than one with another, in the worst cell."""
-    lines: Lines = [["environment", "against", "better", "95 % interval"]]
+    pairs = []
     for env, row in found["rows"].items():
         for other in ("adam", "linear"):
             pair = [each(found, env, critic, "worst_cell") for critic in ("kalman", other) if critic in row]
             if len(pair) == 2 and all(pair):
-                better = estimate(probability_of_improvement, *pair)
-                words = [f"{100 * better.value:.0f} %", interval(better.interval, 100, ".0f")]
-                lines.append([f"`{env}`", TITLES[other], *words])
+                pairs.append((env, other, estimate(probability_of_improvement, *pair)))
+    return pairs
+
+
+def verdict(found: Mapping[str, Any]) -> str:
+    """Where policies with the Kalman critic differ from others by more than chance, and what it costs."""
+    sure = [(env, other, its.value) for env, other, its in _compared(found) if _is_sure(its)]
+    said = [f"{'better' if value > 0.5 else 'worse'} than with {TITLES[of]} on `{env}`" for env, of, value in sure]
+    answer = "better in places" if any(value > 0.5 for *_, value in sure) else "no better"
+    worst_cell = ", ".join(said) or "neither better nor worse than with another critic on any environment"
+    ratios = [its["kalman"] / its["adam"] for its in found["seconds"].values() if {"kalman", "adam"} <= set(its)]
+    cost = f" An iteration takes {np.mean(ratios):.1f} times as long as with Adam." if ratios else ""
+    return f"**The filter is {answer} as a critic.** Its policies in the worst cell: {worst_cell}, beyond chance.{cost}"
+
+
+def _is_sure(better: Estimate) -> bool:
+    return better.interval is not None and not better.interval[0] <= 0.5 <= better.interval[1]
+
+
+def comparison_table(found: Mapping[str, Any]) -> Lines:
+    """A header and a line for each environment and each of the other critics."""
+    lines: Lines = [["environment", "against", "better", "95 % interval"]]
+    for env, other, better in _compared(found):
+        words = [f"{100 * better.value:.0f} %", interval(better.interval, 100, ".0f")]
+        lines.append([f"`{env}`", TITLES[other], *words])
     return lines
 
 
@@ -136,6 +158,8 @@ A policy gradient subtracts a baseline V(s) from the returns. Here V is learned 
 `pg`, domain randomisation with the preset `tuned`. The linear critic is ridge regression on features of the observation
 and the time. The two others are the same network of 32 × 32 units, whose weights are kept by Adam or by the extended
 Kalman filter. The last is the idea of KOVA [^kova].
+
+{verdict(found)}
 
 {figure("critic", "critics", "Worst cell and explained variance with each critic on each environment")}
 

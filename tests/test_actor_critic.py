@@ -562,6 +562,7 @@ def test_a_level_that_follows_the_gain(build) -> None:
 # --- as a run ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_is_loaded_evaluated_and_exported(tmp_path: Path) -> None:
     config = settings("rok_td3", covariance="diagonal", normalise=True, warm_up=20, activation="relu")
     run = deeprok.train(config, out=tmp_path / "run")

@@ -150,7 +150,8 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, bool],
 TARGETS = ["ekf_dqn", pytest.param("deep_rok", marks=pytest.mark.slow)]
 
 
-@pytest.mark.parametrize("algorithm", TARGETS)
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["ekf_dqn", "deep_rok"])
 def test_a_run_ends_with_the_correction_of_its_weights(folder_of: Callable[[str, bool], Path], algorithm: str) -> None:
     folder, plain = folder_of(algorithm, True), folder_of(algorithm, False)
     config = runs.read_config(folder)

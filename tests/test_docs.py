@@ -20,7 +20,7 @@ from deeprok.environments import ENVIRONMENTS
 from deeprok.runs.run_settings import PRESETS
 from deeprok.runs.settings import make_config
 from deeprok.uncertainty import SETS
-from studies import deep_sea, deep_sea_page, defaults, defaults_page, figures, paper, plan
+from studies import critic, critic_page, deep_sea, deep_sea_page, defaults, defaults_page, figures, paper, plan
 from studies.carried_over import format3_hashes, stored_rows
 from studies.kalman_page import kalman_page
 from studies.page import results_page
@@ -344,6 +344,24 @@ def test_page_on_deep_exploration_is_what_its_numbers_give() -> None:
         for depth, row in zip(deep_sea.DEPTHS, rows.values(), strict=False):
             assert row["settings"] == deep_sea.make(agent, depth, deep_sea.EPISODES, found["chosen"][agent]).digest()
             assert list(row["seeds"]) == [str(seed) for seed in range(10)]
+
+
+def test_page_on_critics_is_what_its_numbers_give() -> None:
+    found = json.loads((ROOT / "docs" / "critic" / "critic.json").read_text())
+    assert (ROOT / "docs" / "critic.md").read_text() == critic_page.page(found)
+    assert {path.name for path in (ROOT / "docs" / "critic").iterdir()} == {
+        "critic.json",
+        *(f"{name}.{ending}" for name in critic_page.figures(found) for ending in ("png", "svg")),
+    }
+    for env, rows in found["rows"].items():
+        assert list(rows) == list(critic.CRITICS)
+        for name, row in rows.items():
+            assert list(row["seeds"]) == [str(seed) for seed in range(1, 11)]
+            if name != "linear":
+                trials = {
+                    value: np.mean(list(its["seeds"].values())) for value, its in found["tuning"][env][name].items()
+                }
+                assert row["value"] == float(max(trials, key=lambda value: trials[value]))
 
 
 def test_page_of_table_1_is_what_its_numbers_give(systems: dict[str, Any]) -> None:

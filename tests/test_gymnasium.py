@@ -408,6 +408,7 @@ def test_a_state_that_cannot_be_restored_is_found_out(kind: Any, why: str) -> No
     assert make_config("ddqn_dr", env=name, box=box).make_env().branching == "none"
 
 
+@pytest.mark.slow
 def test_it_trains_on_copies(tmp_path: Any) -> None:
     config = make_config(
         "rtd_dqn",

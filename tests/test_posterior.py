@@ -219,7 +219,8 @@ def test_a_point_estimate_goes_on_with_its_moments(points: Path, tmp_path: Path)
     assert given.inner.optimizer[0].count > 0
 
 
-@pytest.mark.parametrize("normalise", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("normalise", [False, True])
 def test_the_mean_of_a_posterior_with_a_new_covariance(trained: Path, tmp_path: Path, normalise: bool) -> None:
     config = settings(prior=str(trained), prior_part="mean", normalise=normalise)
     learner = config.make_learner()

@@ -260,6 +260,7 @@ def assert_same_runs(some: list[Path], others: list[Path]) -> None:
         assert_same_run(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.bits
 def test_seeds_in_step_give_what_each_gives_alone_to_rounding(tmp_path: Path) -> None:
     for seed, group_member in enumerate(interrupted_group(tmp_path / "together", 1)):
@@ -450,7 +451,8 @@ BREAKDOWNS = {
 }
 
 
-@pytest.mark.parametrize("batching", ["averaged", pytest.param("joint", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("batching", ["averaged", "joint"])
 def test_noise_below_what_float32_can_carry_does_no_harm(tmp_path: Path, batching: str) -> None:
     tiny = dict(observation_noise=1e-30, process_noise=0.0, prior_covariance=1.0, episodes=60, batching=batching)
     folder = new_run(tmp_path, make_config("ekf_dqn", "tuned", **FRAGILE | tiny), seed=3)

@@ -55,7 +55,7 @@ PLAIN = {"gradient": "dqn", "full": "ekf_dqn", "backprop": "bbb_dqn", "langevin"
 
 @pytest.mark.parametrize(
     "estimator",
-    ["gradient", "full", *(pytest.param(name, marks=pytest.mark.slow) for name in ("backprop", "langevin"))],
+    ["gradient", *(pytest.param(name, marks=pytest.mark.slow) for name in ("full", "backprop", "langevin"))],
 )
 def test_robust_with_one_model_is_the_plain_agent(train, build, estimator: str) -> None:
     config = settings(**ONE_MODEL[estimator])
@@ -116,7 +116,7 @@ def test_a_seed_does_not_depend_on_its_company(train, changes: dict[str, Any]) -
     assert_seeds_differ(here)
 
 
-@pytest.mark.parametrize("estimator", ["gradient", "full"])  # in step, one by one
+@pytest.mark.parametrize("estimator", ["gradient", pytest.param("full", marks=pytest.mark.slow)])  # in step, one by one
 def test_a_seed_among_others_is_the_seed_alone(train, estimator: str) -> None:
     config = settings(**ONE_MODEL[estimator])
     together, alone = train(config, seeds=(0, 1)), train(config, seeds=(1,))
@@ -190,7 +190,7 @@ def test_a_finished_seed_stands_still(train, changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("train_every", "updates", "copies"),
     [
-        (1, 1, [10, 15, 20, 25]),
+        pytest.param(1, 1, [10, 15, 20, 25], marks=pytest.mark.slow),
         pytest.param(2, 1, [10, 16, 20, 26], marks=pytest.mark.slow),
         (2, 3, [10, 16, 20, 26]),
     ],
@@ -330,7 +330,7 @@ def probe(algorithm: str, env: str, inputs: int, **changes: Any) -> Config:
 
 
 #: Those of which every part is also tested in the others, or by itself.
-SLOW_FORKS = ("dqn", "ddqn_dr", "ekf_dqn joint", "bbb_rtd", "psgld_rtd", "ktd_rtd")
+SLOW_FORKS = ("dqn", "ddqn", "ddqn_dr", "rtd_dqn cvar", "ekf_dqn joint", "bbb_rtd", "psgld_rtd", "ktd_rtd")
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,10 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize(("algorithm", "nominal", "value"), ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize(
+    ("algorithm", "nominal", "value"),
+    [pytest.param(*its, id=name, marks=[pytest.mark.slow] * ("filtered" in name)) for name, its in ENDS.items()],
+)
 def test_only_termination_ends_the_future(train, build, probes, algorithm: str, nominal: str, value: float) -> None:
     fixed = f"lifetime={nominal[9:] or 1e9}"
     config = probe(algorithm, "treadmill", 1, box="lifetime=5:20", nominal=nominal, fixed_models=fixed)
@@ -380,7 +383,7 @@ def first_with(history: list[Any], episodes: int, every: int) -> Any:
     return next(s.agent.belief.theta[0] for s in history[every - 1 :: every] if s.episodes[0] >= episodes)
 
 
-@pytest.mark.parametrize(("chunk_steps", "look"), [(1, 1), (60, 3)])
+@pytest.mark.parametrize(("chunk_steps", "look"), [pytest.param(1, 1, marks=pytest.mark.slow), (60, 3)])
 def test_snapshots_are_the_weights_of_their_time(train, chunk_steps: int, look: int) -> None:
     changes: dict[str, Any] = dict(snapshot_every=2, episodes=9, epsilon_end=1.0, **SETTINGS["the nominal model"])
     steps = train(settings("dqn", chunk_steps=1, **changes), chunks=240).history

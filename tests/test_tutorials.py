@@ -18,10 +18,11 @@ from deeprok.training import jobs
 
 DOCS = Path(__file__).parent.parent / "docs"
 README = DOCS.parent / "README.md"
-#: Pages whose commands and functions are those of others, in another order.
+#: Pages whose commands and functions are those of others, in another order, or tested by themselves.
 SLOW = (
     "ambiguity-set",
     "deploy",
+    "counts",
     "disturbances",
     "estimator",
     "first-policy",

@@ -30,9 +30,9 @@ def pages() -> list[Path]:
 @functools.cache
 def values() -> dict[str, Any]:
     """What the comments may name: the stored results, and the ways to write them."""
-    results, kalman, table1, defaults, calibration, deep_sea = (
+    results, kalman, table1, defaults, calibration, deep_sea, critic = (
         json.loads((ROOT / "docs" / name / f"{name}.json").read_text())
-        for name in ("results", "kalman", "table1", "defaults", "calibration", "deep_sea")
+        for name in ("results", "kalman", "table1", "defaults", "calibration", "deep_sea", "critic")
     )
     return {
         "results": results,
@@ -40,6 +40,7 @@ def values() -> dict[str, Any]:
         "table1": table1,
         "defaults": defaults,
         "calibration": calibration["rows"],
+        "critic_won": lambda env, other: critic_won(critic, env, other),
         "solved": lambda agent, depth: solved(deep_sea, agent, depth),
         "benchmarks": json.loads((ROOT / "benchmarks" / "results.json").read_text()),
         "tuned": results["agents"],  # 20 seeds
@@ -190,6 +191,15 @@ def table_row(row: dict[str, Any]) -> str:
     """Success, mean over seeds, seeds below 90 %, return, largest regret and episodes, as cells of a table."""
     cells = [success(row), mean(row), below(row, 0.9), f"{row['iqm_return']:.1f}", f"{row['max_regret']:.1f}"]
     return " | ".join([*cells, episodes(row)])
+
+
+def critic_won(critic: dict[str, Any], env: str, other: str) -> str:
+    """How often a seed with the Kalman critic is better in the worst cell than one with another."""
+    from studies.critic_page import each
+    from studies.statistics import estimate, probability_of_improvement
+
+    better = estimate(probability_of_improvement, *(each(critic, env, its, "worst_cell") for its in ("kalman", other)))
+    return f"{100 * better.value:.0f} %"
 
 
 def solved(deep_sea: dict[str, Any], agent: str, depth: int) -> str:
