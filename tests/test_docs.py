@@ -155,7 +155,7 @@ def test_commands_of_the_pages_exist(page: Path) -> None:
         assert words[0] in COMMANDS
         if words[0] == "train" and not words[1].startswith("-"):
             assert words[1] in ALGORITHMS
-        known = set(import_module(f"deeprok.cli.{words[0]}").options())
+        known = set(import_module(f"deeprok.cli.{words[0].replace('-', '_')}").options())
         own = {"--momentum", "--features", "--network"} if ":" in " ".join(words) else set()  # of users' own parts
         assert {word.split("=")[0] for word in words if word.startswith("--")} <= known | own
 

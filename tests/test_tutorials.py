@@ -60,7 +60,7 @@ def commands(code: str) -> list[list[str]]:
 
 def reduced(words: list[str]) -> list[str]:
     """The command with small sizes."""
-    sizes = {"train": PLAIN, "evaluate": EVALUATE}.get(words[0], {})
+    sizes = {"train": PLAIN, "evaluate": EVALUATE, "check-env": EVALUATE}.get(words[0], {})
     if "--resume" in words:
         return words
     for name, value in sizes.items():

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from deeprok import plot
     from deeprok.agents.algorithms import ALGORITHMS
     from deeprok.core.errors import DeeprokError
+    from deeprok.environments.checks import Finding, check_environment
     from deeprok.estimators import GradientConfig, KalmanConfig
     from deeprok.evaluation.calibration import Calibration, calibrate
     from deeprok.evaluation.export import export
@@ -32,11 +33,13 @@ __all__ = [
     "Config",
     "DeeprokError",
     "Evaluation",
+    "Finding",
     "GradientConfig",
     "KalmanConfig",
     "Run",
     "Screening",
     "calibrate",
+    "check_environment",
     "evaluate",
     "export",
     "load",
@@ -55,11 +58,13 @@ _MODULES = {
     "Config": "runs.settings",
     "DeeprokError": "core.errors",
     "Evaluation": "evaluation.result",
+    "Finding": "environments.checks",
     "GradientConfig": "estimators",
     "KalmanConfig": "estimators",
     "Run": "evaluation.trained",
     "Screening": "evaluation.screening.result",
     "calibrate": "evaluation.calibration",
+    "check_environment": "environments.checks",
     "evaluate": "evaluation.grid",
     "export": "evaluation.export",
     "load": "evaluation.trained",

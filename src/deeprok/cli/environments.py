@@ -45,6 +45,7 @@ def run(words: Sequence[str]) -> None:
                 field.metadata["meaning"],
             )
         streams.out.print(table)
+    streams.out.print("deeprok check-env ENV tries one of them, or your own", highlight=False)
 
 
 def options() -> set[str]:

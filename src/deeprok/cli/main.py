@@ -15,8 +15,10 @@ from typing import Any
 from deeprok.core import cache
 from deeprok.core.errors import DeeprokError, unknown
 
-#: Each is a module beside this one, with `run` and `options`; it is imported when it is asked for.
+#: Each is a module beside this one, with `run`, which may return an exit code, and `options`; it is imported when it is
+#: asked for.
 COMMANDS = {
+    "check-env": "try an environment of your own, and say what is wrong with it",
     "screen": "tell before training whether robustness can pay",
     "train": "train an agent, or go on with a run",
     "evaluate": "map where a trained policy works",
@@ -119,11 +121,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             with _interrupted_at_once():
                 from deeprok.cli.options import mistakes
 
-                command: Any = import_module(f"deeprok.cli.{words[0]}")
+                command: Any = import_module(f"deeprok.cli.{words[0].replace('-', '_')}")
             if "jax" in sys.modules:  # commands that only list things do without
                 cache.enable(_say)
             with mistakes(words[1:], command.options):
-                command.run(words[1:])
+                return command.run(words[1:]) or 0
     except DeeprokError as error:
         _say(error)
         return 2

@@ -22,6 +22,7 @@ from deeprok.environments.base import (
     with_model,
 )
 from deeprok.environments.cartpole import CartPole, cartpole
+from deeprok.environments.checks import Finding, check_environment
 from deeprok.environments.gymnasium import from_gymnasium
 from deeprok.environments.host import Branching, HostEnvironment, HostOutcome, Simulator, make_parameters
 from deeprok.environments.registry import ENVIRONMENTS
@@ -40,6 +41,7 @@ __all__ = [
     "Environment",
     "EnvironmentPart",
     "EpisodeSettings",
+    "Finding",
     "HostEnvironment",
     "HostOutcome",
     "Interval",
@@ -52,6 +54,7 @@ __all__ = [
     "Transition",
     "branch",
     "cartpole",
+    "check_environment",
     "check_quantity",
     "from_gymnasium",
     "make_parameters",

@@ -75,10 +75,14 @@ def from_gymnasium(
     values = access.read(sample)
     if missing := [each for each in box or {} if each not in values]:
         raise DeeprokError(f"{title} has no parameter {shown(missing[0])}; it has {', '.join(values)}")
-    sample.reset(seed=0)  # some attributes exist only then: of the state, but no parameters
+    try:
+        sample.reset(seed=0)  # some attributes exist only then: of the state, but no parameters
+    except Exception as error:  # whatever the user's class says
+        raise DeeprokError(f"{title} can't be reset with a seed: {type(error).__name__}: {error}") from error
     spec = getattr(sample, "spec", None)
+    limit = horizon or limit or getattr(spec, "max_episode_steps", None)
     flatten, scale = _observations(library, sample.observation_space, title)
-    threshold = getattr(spec, "reward_threshold", None)
+    success = success_return if success_return is not None else getattr(spec, "reward_threshold", None)
     within = Inside(
         make=lambda: make()[0],
         parameters=access,
@@ -95,9 +99,10 @@ def from_gymnasium(
         box=dict(box or {}),
         observation_scale=tuple(observation_scale) or scale,
         actions=_actions(library, sample.action_space, actions, title),
-        horizon=horizon or limit or getattr(spec, "max_episode_steps", None) or _HORIZON,
-        success_return=success_return if success_return is not None else float(threshold or 0.0),
+        horizon=limit or _HORIZON,
+        success_return=float(success or 0.0),
         branching=branching,
+        assumed=tuple(name for name, known in (("horizon", limit), ("success_return", success)) if known is None),
     )
     if branching == "restored" and (problem := not_restored(Simulation(within), made.actions)):
         return made._replace(branching="none", problem=problem)

@@ -78,6 +78,7 @@ class HostEnvironment(NamedTuple):
       problem: why its state can't be restored, where that was found out; empty otherwise.
       grid: none; it can't be solved on a grid of states.
       past: none; its observations hold the present alone.
+      assumed: which of these nothing says, so that a default was taken: `horizon`, `success_return`.
     """
 
     name: str
@@ -92,6 +93,7 @@ class HostEnvironment(NamedTuple):
     problem: str = ""
     grid: None = None
     past: None = None
+    assumed: tuple[str, ...] = ()
 
 
 def model_of(env: HostEnvironment, model: Mapping[str, Any]) -> dict[str, float]:

@@ -58,12 +58,13 @@ def disturbed_simulator(
         noise=noise,
         nominal=nominal | model_of(env, {}),
         least={name: least_factor(env.nominal, name) for name in noise},
-        sample=_sampler(env),
+        sample=action_sampler(env),
     )
     return env._replace(make=lambda: DisturbedSimulator(env.make(), changes))
 
 
-def _sampler(env: HostEnvironment) -> Callable[[np.random.Generator], np.ndarray]:
+def action_sampler(env: HostEnvironment) -> Callable[[np.random.Generator], np.ndarray]:
+    """What draws a random action."""
     if isinstance(env.actions, Interval):
         low, high = np.asarray(env.actions.low), np.asarray(env.actions.high)
         return lambda random: random.uniform(low, high)

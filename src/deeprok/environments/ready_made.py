@@ -253,8 +253,9 @@ def _part(
 
     def of(settings: SimulatorSettings) -> HostEnvironment:
         env = made(settings.branching)
-        success = success_return(settings.horizon) if success_return else env.success_return
-        return env._replace(horizon=settings.horizon, success_return=success)
+        if success_return:
+            env = env._replace(success_return=success_return(settings.horizon), assumed=())
+        return env._replace(horizon=settings.horizon)
 
     return EnvironmentPart(_settings(horizon, branching), of)
 

@@ -1,0 +1,114 @@
+"""All checks of an environment, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from deeprok.core.errors import DeeprokError
+from deeprok.environments.base import AnyEnvironment
+from deeprok.environments.checks import in_jax, judge, simulator
+from deeprok.environments.checks.declared import Tried, check_declared, models_to_try, passed
+from deeprok.environments.checks.record import Finding, Played, Values, summed_up, words
+from deeprok.environments.host import HostEnvironment
+from deeprok.environments.registry import ENVIRONMENTS
+
+
+def check_environment(
+    env: AnyEnvironment | str, episodes: int = 10, seed: int = 0, advance: Callable[[float], None] | None = None
+) -> list[Finding]:
+    """Tries an environment by random play, and says what it found.
+
+    Shapes and types; whether all random numbers are decided by key or seed; whether a simulator's state is restored;
+    whether termination is told from time being up; parameters that have no effect; the nominal model and the corners
+    of the box, where a simulation may fail; what random play earns; and the sizes of observations.
+
+    Args:
+      env: an environment, or its name.
+      episodes: random episodes on each model.
+      seed: seed of the random numbers.
+      advance: called with the fraction of the work done since its last call.
+
+    Returns:
+      What was found. An environment without a finding of the level `problem` can be trained on.
+
+    Example:
+      >>> found = check_environment("cartpole", episodes=3)
+      >>> [finding for finding in found if finding.level == "problem"]
+      []
+    """
+    if episodes < 1:
+        raise DeeprokError(f"episodes is {episodes}; it must be at least 1")
+    if not 0 <= seed < 2**32:
+        raise DeeprokError(f"seed is {seed}; it must be from 0 to 4294967295")
+    if isinstance(env, str):
+        part = ENVIRONMENTS.find(env, "env")
+        env = part.make(part.settings())
+    found = check_declared(env)
+    if _broken(found):
+        return [*found, _rest()]
+    if env.box and not any(finding.subject == "box" for finding in found):
+        found.append(passed(env))
+    tried = models_to_try(env, seed)
+    found += (
+        simulator.check_calls(env, tried, seed) if isinstance(env, HostEnvironment) else in_jax.check_functions(env)
+    )
+    if _broken(found):
+        return [*found, _rest()]
+    return found + _play(env, tried, episodes, seed, advance or (lambda fraction: None))
+
+
+def _broken(found: list[Finding]) -> bool:
+    return any(finding.level == "problem" for finding in found)
+
+
+def _rest() -> Finding:
+    return Finding("other checks", "note", "The rest was not tried; mend this first, and check again.")
+
+
+def _play(
+    env: AnyEnvironment, tried: Tried, episodes: int, seed: int, advance: Callable[[float], None]
+) -> list[Finding]:
+    """What needs random play."""
+    part = 1.0 / (2 + len(tried.corners) + len(tried.ends))  # of the work
+
+    def done() -> None:
+        advance(part)
+
+    try:
+        if isinstance(env, HostEnvironment):
+            player = simulator.host_player(env, tried, episodes, seed)
+        else:
+            player = in_jax.jax_player(env, tried, episodes, seed)
+        usual = [list(episode) for episode in player.episodes(tried.nominal)]
+    except Exception as error:  # of JAX, where it compiles what a user wrote
+        return [Finding("step", "problem", f"Random play fails with {words(error)}."), _rest()]
+    nominal, stale = summed_up(usual), dict[str, Finding]()
+    done()
+    if isinstance(env, HostEnvironment):
+        found = [simulator.check_randomness(env, tried, usual, seed)]
+        repeats = not _broken(found)
+        if repeats:
+            found += simulator.check_branching(env, tried, usual, seed)
+            found += simulator.check_nominal(env, tried, usual, seed)
+            stale = simulator.check_stale(env, player, tried)
+            found += stale.values()
+    else:
+        found, repeats = [in_jax.check_randomness(env, seed)], True  # compiled, it does in any case
+    done()
+    corners = list[tuple[Values, Played]]()
+    for model in tried.corners:
+        corners.append((model, summed_up(player.episodes(model))))
+        done()
+    found += judge.check_endings(env, nominal, corners)
+    if repeats:
+        found += judge.check_effects(env, player, tried, usual, stale, done)
+    else:
+        sentence = "Which of them have no effect can't be told from episodes that do not repeat."
+        found.append(Finding("parameters", "note", sentence))
+    found += judge.check_failures(env, nominal, corners)
+    if nominal.low.size:
+        found += judge.check_scales(env, nominal)
+    found.append(judge.check_returns(env, tried, nominal, corners))
+    if not isinstance(env, HostEnvironment) or "success_return" not in env.assumed:
+        found.append(judge.check_success(env, nominal, corners))
+    return found

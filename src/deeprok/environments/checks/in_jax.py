@@ -1,0 +1,198 @@
+"""Two JAX functions: shapes and types, where random numbers come from, and how they are played at random."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.interpreters.partial_eval import dce_jaxpr
+
+from deeprok.environments.base import Environment, Outcome, with_model
+from deeprok.environments.checks.declared import Tried
+from deeprok.environments.checks.record import Episode, Finding, Player, Taken, Values, failure, words
+
+_TRACED = "JAX traces it, so that it can't branch on values by if, nor call numpy on them: use jnp.where and jnp."
+
+
+def check_functions(env: Environment) -> list[Finding]:
+    """Whether `reset` and `step` can be traced, and give what they must."""
+    key, params = jax.random.key(0), with_model(env.nominal, {})
+    try:
+        start = jax.eval_shape(env.reset, key, params)
+    except Exception as error:  # whatever a user's function raises
+        return [_problem("reset", f"reset(key, params) fails with {words(error)}; {_TRACED}")]
+    if not isinstance(start, tuple) or len(start) != 2:
+        what = f"{type(start).__name__} of {len(start)}" if isinstance(start, tuple | list) else type(start).__name__
+        return [_problem("reset", f"reset returns a {what}; it must return (state, obs).")]
+    state, obs = start
+    found = _check_obs(env, obs, "reset")
+    try:
+        action = jax.eval_shape(env.actions.sample, key)
+        outcome = jax.eval_shape(env.step, key, state, action, params)
+    except Exception as error:
+        return [*found, _problem("step", f"step(key, state, action, params) fails with {words(error)}; {_TRACED}")]
+    if not isinstance(outcome, Outcome):
+        return [*found, _problem("step", f"step returns a {type(outcome).__name__}; it must return an Outcome.")]
+    found += _check_obs(env, outcome.obs, "step") if not found else []
+    found += _check_state(state, outcome.state)
+    found += _check_scalar("reward", outcome.reward, jnp.number, "a number such as jnp.where(fell, 0.0, 1.0)")
+    found += _check_scalar("terminated", outcome.terminated, jnp.bool_, "a comparison such as jnp.abs(x) > 1.0")
+    if not found:
+        obs, shape = _shape(outcome.obs), _shape(outcome.reward)
+        found = [
+            Finding("observations", "pass", f"reset and step give observations {obs}, as observation_scale has."),
+            Finding("step", "pass", f"step keeps the state's structure; reward is {shape}, terminated a bool."),
+        ]
+    return found
+
+
+def _problem(subject: str, sentence: str) -> Finding:
+    return Finding(subject, "problem", sentence)
+
+
+def _shape(leaf: Any) -> str:
+    return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+
+
+def _check_obs(env: Environment, obs: Any, function: str) -> list[Finding]:
+    size = len(env.observation_scale)
+    if not hasattr(obs, "dtype"):
+        sentence = (
+            f"The observation of {function} is a {type(obs).__name__}; it must be a flat array of {size} numbers."
+        )
+    elif obs.ndim != 1:
+        sentence = (
+            f"The observation of {function} is {_shape(obs)}; it must be flat: join its parts by jnp.concatenate."
+        )
+    elif obs.shape != (size,):
+        sentence = (
+            f"The observation of {function} is {_shape(obs)}, but observation_scale has {size}; it must have a number "
+            "for each observation."
+        )
+    elif not jnp.issubdtype(obs.dtype, jnp.floating):
+        sentence = f"The observation of {function} is {_shape(obs)}; it must be of floats: use .astype(float)."
+    else:
+        return []
+    return [_problem("observations", sentence)]
+
+
+def _check_scalar(name: str, leaf: Any, kind: Any, example: str) -> list[Finding]:
+    if hasattr(leaf, "dtype") and leaf.shape == () and jnp.issubdtype(leaf.dtype, kind):
+        return []
+    what = _shape(leaf) if hasattr(leaf, "dtype") else f"a {type(leaf).__name__}"
+    expected = "bool[]" if kind is jnp.bool_ else "float32[]"
+    return [_problem(name, f"The {name} of step is {what}; it must be {expected}, {example}.")]
+
+
+def _check_state(before: Any, after: Any) -> list[Finding]:
+    """Whether a step keeps the structure of the state, and the shape and type of each part."""
+    old, new = (str(jax.tree.structure(tree)).removeprefix("PyTreeDef") for tree in (before, after))
+    if old != new:
+        sentence = f"reset gives a state of the structure {old}, step one of {new}; a step must keep it."
+        return [_problem("state", sentence)]
+    found = []
+    for (path, leaf), kept in zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True):
+        if (leaf.shape, leaf.dtype) != (kept.shape, kept.dtype):
+            where = f"The state's part {jax.tree_util.keystr(path)}" if path else "The state"
+            sentence = (
+                f"{where} is {_shape(leaf)} after reset and {_shape(kept)} after a step; a step must keep shapes and "
+                f"types, such as by .astype({leaf.dtype})."
+            )
+            found.append(_problem("state", sentence))
+    return found
+
+
+def check_randomness(env: Environment, seed: int) -> Finding:
+    """Whether all random numbers come from the key: the functions are called twice, untraced."""
+    params = with_model(env.nominal, {})
+    keys = jax.random.split(jax.random.key(seed), 3)
+    try:
+        starts = [env.reset(keys[0], params) for _ in range(2)]
+        action = env.actions.sample(keys[1])
+        ends = [env.step(keys[2], starts[0][0], action, params) for _ in range(2)]
+    except Exception as error:
+        return _problem("determinism", f"Called without being traced, it fails with {words(error)}.")
+    for name, (one, two) in (("reset", starts), ("step", ends)):
+        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+            if not np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True):
+                sentence = (
+                    f"{name} gives two results for the same key, state, action and parameters; traced by JAX, it would "
+                    "give the first one for ever. Draw random numbers from key alone, by jax.random."
+                )
+                return _problem("determinism", sentence)
+    return Finding("determinism", "pass", "The same key, state, action and parameters give the same outcome.")
+
+
+def jax_player(env: Environment, tried: Tried, episodes: int, seed: int) -> Player:
+    """How an environment in JAX is played."""
+    keys = jax.random.split(jax.random.key(seed), episodes)
+
+    @jax.jit
+    def run(params: Any, other: Any) -> Any:
+        def episode(key: jax.Array) -> Any:
+            start_key, steps_key = jax.random.split(key)
+            start, obs = env.reset(start_key, params)
+
+            def step(state: Any, key: jax.Array) -> Any:
+                action_key, step_key = jax.random.split(key)
+                action = env.actions.sample(action_key)
+                outcome, branched = (env.step(step_key, state, action, each) for each in (params, other))
+                return outcome.state, [(each.obs, each.reward, each.terminated) for each in (outcome, branched)]
+
+            _, taken = jax.lax.scan(step, start, jax.random.split(steps_key, env.horizon))
+            return obs, taken
+
+        return jax.vmap(episode)(keys)
+
+    def play(model: Values, other: Values) -> tuple[np.ndarray, Any]:
+        params, others = (with_model(env.nominal, {k: jnp.asarray(v) for k, v in m.items()}) for m in (model, other))
+        return jax.tree.map(np.asarray, run(params, others))
+
+    def episodes_on(model: Values) -> Iterator[Episode]:
+        starts, (own, _) = play(model, model)
+        return (_episode(starts[i], [x[i] for x in own], own[2][i]) for i in range(episodes))
+
+    def branches(model: Values) -> Iterator[Episode]:
+        starts, (own, branched) = play(tried.nominal, model)
+        return (_episode(starts[i], [x[i] for x in branched], own[2][i]) for i in range(episodes))
+
+    return Player(episodes_on, branches, used_parameters(env))
+
+
+def _episode(start: np.ndarray, outcomes: Sequence[np.ndarray], ends: np.ndarray) -> Iterator[Taken]:
+    """An episode until it ends, or until it fails.
+
+    Args:
+      start: [D] the first observation.
+      outcomes: observations [T, D], rewards [T] and terminations [T] of its actions.
+      ends: [T] whether the episode itself terminates.
+    """
+    yield Taken(start, failure=failure(start, 0.0))
+    for obs, reward, terminated, over in zip(*outcomes, ends, strict=True):
+        wrong = failure(obs, reward)
+        yield Taken(obs, float(reward), bool(terminated), failure=wrong)
+        if over or wrong:
+            return
+
+
+def used_parameters(env: Environment) -> dict[str, bool]:
+    """Parameter -> whether anything that `reset` or `step` gives is computed from it."""
+    key, params = jax.random.key(0), with_model(env.nominal, {})
+    names = [field.name for field in dataclasses.fields(env.nominal)]
+    state, _ = jax.eval_shape(env.reset, key, params)
+    action = jax.eval_shape(env.actions.sample, key)
+    reset = _inputs_used(lambda params: env.reset(key, params), params)
+    step = _inputs_used(
+        lambda params, key, state, action: env.step(key, state, action, params), params, key, state, action
+    )
+    return {name: reset[i] or step[i] for i, name in enumerate(names)}
+
+
+def _inputs_used(function: Callable[..., Any], *arguments: Any) -> list[bool]:
+    """Whether an output depends on each of the inputs."""
+    program = jax.make_jaxpr(function)(*arguments).jaxpr
+    return list(dce_jaxpr(program, [True] * len(program.outvars))[1])
