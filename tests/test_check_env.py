@@ -25,6 +25,7 @@ from deeprok.cli.main import main
 from deeprok.core.console import WordConsole
 from deeprok.core.errors import DeeprokError
 from deeprok.environments import (
+    ENVIRONMENTS,
     Choices,
     Environment,
     Finding,
@@ -38,6 +39,9 @@ from deeprok.environments import (
     pytree_dataclass,
     quantity,
 )
+from deeprok.environments.checks import in_jax
+from deeprok.environments.checks.simulator import draws_of
+from deeprok.environments.pendulum import pendulum as make_pendulum
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 
@@ -167,7 +171,10 @@ DECLARED: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "three": ({"box": {"gravity": (1.0, 2.0, 3.0)}}, "problem", "box", "it must be two numbers, (low, high)"),
     "scale": ({"observation_scale": (1.0, 0.0, 1.0, 1.0)}, "problem", "observations", "must be a positive number"),
     "horizon": ({"horizon": 0}, "problem", "horizon", "horizon is 0; it must be a whole number of at least 1"),
+    "words as scales": ({"observation_scale": ("far", "fast")}, "problem", "observations", "is ('far', 'fast'); it"),
     "success": ({"success_return": np.nan}, "problem", "success", "success_return is nan"),
+    "no success": ({"success_return": None}, "problem", "success", "success_return is None; it must be a finite"),
+    "no dictionary": ({"box": [("gravity", 1, 2)]}, "problem", "box", "it must be a dictionary, name -> (low, high)"),
     "class": ({"nominal": type(POLE.nominal)}, "problem", "parameters", "nominal is the class CartPole"),
     "nominal": (
         {"nominal": dataclasses.replace(POLE.nominal, gravity=-1.0)},
@@ -239,8 +246,8 @@ def test_parameters_without_effect(odd: list[Finding]) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("wage", "An effect of wage was seen on the rewards of a step, but on no observation"),
-        ("edge", "An effect of edge was seen on the termination of a step, but on no observation"),
+        ("wage", "The rewards of a step were seen to depend on wage, its observations not"),
+        ("edge", "The end of an episode was seen to depend on edge, its observations not"),
         ("begin", "Only the start of an episode was seen to depend on begin, no step"),
         ("delay", "No outcome of a single action was seen to depend on delay, only what follows later"),
         ("rare", "its effect may need a state that random actions do not reach"),
@@ -278,9 +285,11 @@ def test_failures_at_a_corner_time_limits_and_scales() -> None:
     env = ODD._replace(reset=reset, step=step, box={"speed": (0.5, 1e10)}, observation_scale=(1.0,) * 3, horizon=12)
     found = check_environment(env._replace(success_return=11.0), episodes=2)
     said = one(found, "problem", "box")
-    assert "On speed=1e+10 2 of 2 random episodes failed, the first in step 4, with a number that is not finite" in said
+    assert (
+        "On speed=1e+10, 4 of 4 random episodes failed, the first in step 4, with a number that is not finite" in said
+    )
     ended = one(found, "note", "termination")
-    assert "4 of 4 random episodes reached the horizon, 12 steps, and each of these was reported as terminated" in ended
+    assert "8 of 8 random episodes reached the horizon, 12 steps, and each of these was reported as terminated" in ended
     large, constant = of(found, "note", "scales")
     assert "Observation 1 (counted from 0) reached 6000 in random play, far above observation_scale there, 1" in large
     assert constant.startswith("Observations 0 and 2 (counted from 0) never changed")
@@ -296,7 +305,7 @@ def test_random_numbers_from_elsewhere_are_found_in_jax() -> None:
         return POLE.step(key, state + 0.01 * random.normal(), action, params)
 
     said = one(check_environment(POLE._replace(step=gusty), episodes=1), "problem", "determinism")
-    assert said.startswith("step gives two results for the same key")
+    assert said.startswith("step is another function each time that JAX traces it")
 
 
 # --- simulators ----------------------------------------------------------------------------------------
@@ -384,6 +393,23 @@ class Clocked(Puck):
         return self.time >= 20
 
 
+class Endless(Puck):
+    """It never ends."""
+
+    def over(self) -> bool:
+        return False
+
+
+class Limited(Puck):
+    """It is never faster than a limit, which takes 12 pushes to the same side."""
+
+    limit = 0.65
+
+    def acceleration(self, action: int) -> float:
+        change = 0.1 * super().acceleration(action)
+        return float(np.clip(self.state[1] + change, -self.limit, self.limit) - self.state[1]) / 0.1
+
+
 class Hurried(Puck):
     """It truncates its episodes itself."""
 
@@ -405,6 +431,17 @@ class Overflowing(Puck):
 
     def acceleration(self, action: int) -> float:
         return np.inf if self.mass < 0.6 and self.time == 4 else super().acceleration(action)
+
+
+class Unstable(Puck):
+    """Where it is too light, it is ten times further away after each step, but still at a number."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.state = self.state * (10.0 if self.mass < 0.6 else 1.0)
+        return super().step(action)
+
+    def over(self) -> bool:
+        return False
 
 
 class OldFashioned(Puck):
@@ -431,12 +468,12 @@ def checked(kind: type[Puck], **changes: Any) -> list[Finding]:
     return check_environment(simulated(kind, **changes), episodes=3)
 
 
-def test_a_sound_simulator_has_two_notes() -> None:
+def test_a_sound_simulator_has_one_note() -> None:
     """Its episodes are too short for its success; all else is as it should be."""
     found = checked(Puck)
     assert of(found, "problem") == []
     assert [finding.subject for finding in found if finding.level == "note"] == ["success"]
-    assert "9 reached the horizon of 20, which was not reported as termination" in one(found, "pass", "termination")
+    assert "18 reached the horizon of 20, which was not reported as termination" in one(found, "pass", "termination")
 
 
 def test_stored_quantities() -> None:
@@ -491,11 +528,13 @@ def test_ways_of_branching() -> None:
 
 def test_time_limits() -> None:
     said = one(checked(Clocked), "note", "termination")
-    assert "9 of 9 random episodes reached the horizon, 20 steps, and each of these was reported as terminated" in said
+    assert (
+        "18 of 18 random episodes reached the horizon, 20 steps, and each of these was reported as terminated" in said
+    )
     said = one(checked(Clocked, horizon=50), "note", "termination")
-    assert "Each of 9 random episodes, whatever its model, terminated in step 20 exactly" in said
+    assert "Each of 18 random episodes, whatever its model, terminated in step 20 exactly" in said
     said = one(checked(Hurried), "note", "termination")
-    assert "truncated 9 of 9 random episodes, after 8 steps, before the horizon of 20" in said
+    assert "truncated 18 of 18 random episodes, after 8 steps, before the horizon of 20" in said
     assert "episodes are truncated after 200 steps" in one(checked(Puck, horizon=None), "note", "horizon")
 
 
@@ -504,7 +543,12 @@ def test_time_limits() -> None:
 )
 def test_failures_at_a_corner(kind: type[Puck], what: str) -> None:
     said = one(checked(kind), "problem", "box")
-    assert said.startswith(f"On mass=0.5 3 of 3 random episodes failed, the first in step 5, with {what};")
+    assert said.startswith(f"On mass=0.5, 6 of 6 random episodes failed, the first in step 5, with {what};")
+
+
+def test_a_corner_at_which_numbers_grow_without_end() -> None:
+    assert "On mass=0.5, observation 0 reached" in (said := one(checked(Unstable), "problem", "box"))
+    assert "the simulation is unstable there" in said
 
 
 def test_simulators_that_can_not_be_called() -> None:
@@ -559,6 +603,35 @@ def test_simulators_of_ones_own(make: Any, subject: str, words: str) -> None:
     assert words in one(check_environment(env, episodes=2), "problem", subject)
 
 
+def test_actions_that_are_held_reach_what_single_ones_do_not() -> None:
+    """In every other episode; numbers are then at their ends."""
+    found = checked(Limited, box={"limit": (0.6, 0.7)})
+    assert one(found, "pass", "parameters") == "An effect was seen of limit at the ends of the box."
+    pendulum = ENVIRONMENTS["Pendulum-v1"]
+    env = pendulum.make(pendulum.settings())
+    assert isinstance(env, HostEnvironment)
+    single, held = ([float(action()[0]) for _ in range(300)] for action in (draws_of(env, 0, i).action for i in (2, 3)))
+    assert len(set(single)) == 300
+    assert max(map(abs, single)) < 2.0
+    assert {number for number, _ in itertools.groupby(held)} == {-2.0, 2.0}
+    assert {len(list(run)) % 50 for _, run in itertools.groupby(held)} == {0}
+    keys = jax.random.split(jax.random.key(0), 20)
+    ends, inner = (
+        np.ravel([in_jax._action(make_pendulum(), key, jnp.array(extreme)) for key in keys])
+        for extreme in (True, False)
+    )
+    assert set(ends) == {-1.0, 1.0}
+    assert len(set(inner)) == 20
+
+
+def test_long_episodes_of_a_simulator_are_fewer() -> None:
+    """After 4000 steps no more are begun, unless their number was given."""
+    long = simulated(Endless, horizon=1100, success_return=1099.5, branching="none")
+    assert "in 2 of 2 episodes on the nominal model and 4 of 4 at" in one(check_environment(long), "note", "success")
+    some = check_environment(long, episodes=3)
+    assert "in 3 of 3 episodes on the nominal model and 6 of 6 at" in one(some, "note", "success")
+
+
 # --- from Python and from the command line -------------------------------------------------------------
 
 Captured = pytest.CaptureFixture[str]
@@ -579,7 +652,7 @@ def test_command_ends_with_1_if_there_is_a_problem(capsys: Captured) -> None:
     assert main(words) == 1
     lines = capsys.readouterr().out.splitlines()
     (problem,) = [line for line in lines if line.startswith("problem")]  # on one line, however long it is
-    assert "On current=2 2 of 2 random episodes failed" in problem
+    assert "On current=2, 4 of 4 random episodes failed" in problem
     assert problem.endswith("such as by a shorter time step.")
     assert not any("no horizon was given" in line for line in lines)
     assert lines[-1].startswith("own_simulators:Explosive: 1 problem, ")

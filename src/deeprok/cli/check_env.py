@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from deeprok.cli import streams
-from deeprok.cli.options import COUNT, option_names
+from deeprok.cli.options import option_names
 from deeprok.core.errors import DeeprokError
 from deeprok.environments import ENVIRONMENTS, Finding, HostEnvironment, check_environment
 from deeprok.environments.base import AnyEnvironment
@@ -43,8 +43,10 @@ class CheckEnv:
         int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: the environment's own)")
     ] = None
     """Steps after which an episode is truncated."""
-    episodes: Annotated[int, COUNT] = 10
-    """Random episodes on the nominal model and on each corner of the box."""
+    episodes: Annotated[
+        int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: 10, or fewer of a simulator if long)")
+    ] = None
+    """Random episodes on the nominal model and on each corner of the box, and as many with actions that are held."""
     seed: int = 0
     """Seed of the random numbers."""
     json: bool = False

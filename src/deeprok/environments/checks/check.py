@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable
+
+import numpy as np
 
 from deeprok.core.errors import DeeprokError
 from deeprok.environments.base import AnyEnvironment
 from deeprok.environments.checks import in_jax, judge, simulator
 from deeprok.environments.checks.declared import Tried, check_declared, models_to_try, passed
-from deeprok.environments.checks.record import Finding, Played, Values, summed_up, words
+from deeprok.environments.checks.record import Episode, Finding, Played, Taken, Values, summed_up, words
 from deeprok.environments.host import HostEnvironment
 from deeprok.environments.registry import ENVIRONMENTS
 
+#: Random episodes on each model; of a simulator no more are begun after so many steps, unless they are few.
+_EPISODES, _STEPS, _FEWEST = 10, 4000, 4
+
 
 def check_environment(
-    env: AnyEnvironment | str, episodes: int = 10, seed: int = 0, advance: Callable[[float], None] | None = None
+    env: AnyEnvironment | str,
+    episodes: int | None = None,
+    seed: int = 0,
+    advance: Callable[[float], None] | None = None,
 ) -> list[Finding]:
     """Tries an environment by random play, and says what it found.
 
@@ -24,7 +33,8 @@ def check_environment(
 
     Args:
       env: an environment, or its name.
-      episodes: random episodes on each model.
+      episodes: random episodes on each model, and as many in which actions are held for some steps; by default 10, and
+        fewer of a simulator whose episodes are long.
       seed: seed of the random numbers.
       advance: called with the fraction of the work done since its last call.
 
@@ -36,7 +46,7 @@ def check_environment(
       >>> [finding for finding in found if finding.level == "problem"]
       []
     """
-    if episodes < 1:
+    if episodes is not None and episodes < 1:
         raise DeeprokError(f"episodes is {episodes}; it must be at least 1")
     if not 0 <= seed < 2**32:
         raise DeeprokError(f"seed is {seed}; it must be from 0 to 4294967295")
@@ -65,8 +75,19 @@ def _rest() -> Finding:
     return Finding("other checks", "note", "The rest was not tried; mend this first, and check again.")
 
 
+def _affordable(episodes: Iterable[Episode], most: float) -> list[list[Taken]]:
+    """Episodes, an even number of them, until so many steps were taken."""
+    played, steps = list[list[Taken]](), 0
+    for episode in episodes:
+        if steps >= most and len(played) % 2 == 0 and len(played) >= _FEWEST:
+            break
+        played.append(list(episode))
+        steps += len(played[-1]) - 1
+    return played
+
+
 def _play(
-    env: AnyEnvironment, tried: Tried, episodes: int, seed: int, advance: Callable[[float], None]
+    env: AnyEnvironment, tried: Tried, episodes: int | None, seed: int, advance: Callable[[float], None]
 ) -> list[Finding]:
     """What needs random play."""
     part = 1.0 / (2 + len(tried.corners) + len(tried.ends))  # of the work
@@ -76,10 +97,11 @@ def _play(
 
     try:
         if isinstance(env, HostEnvironment):
-            player = simulator.host_player(env, tried, episodes, seed)
+            player = simulator.host_player(env, tried, episodes or _EPISODES, seed)
+            usual = _affordable(player.episodes(tried.nominal), np.inf if episodes else _STEPS)
         else:
-            player = in_jax.jax_player(env, tried, episodes, seed)
-        usual = [list(episode) for episode in player.episodes(tried.nominal)]
+            player = in_jax.jax_player(env, tried, episodes or _EPISODES, seed)
+            usual = _affordable(player.episodes(tried.nominal), np.inf)
     except Exception as error:  # of JAX, where it compiles what a user wrote
         return [Finding("step", "problem", f"Random play fails with {words(error)}."), _rest()]
     nominal, stale = summed_up(usual), dict[str, Finding]()
@@ -93,11 +115,11 @@ def _play(
             stale = simulator.check_stale(env, player, tried)
             found += stale.values()
     else:
-        found, repeats = [in_jax.check_randomness(env, seed)], True  # compiled, it does in any case
+        found, repeats = [in_jax.check_randomness(env)], True  # compiled, it does in any case
     done()
     corners = list[tuple[Values, Played]]()
     for model in tried.corners:
-        corners.append((model, summed_up(player.episodes(model))))
+        corners.append((model, summed_up(itertools.islice(player.episodes(model), len(usual)))))
         done()
     found += judge.check_endings(env, nominal, corners)
     if repeats:

@@ -45,8 +45,7 @@ def check_declared(env: AnyEnvironment) -> list[Finding]:
     found = _nominal(env)
     if not found:
         found = _box(env)
-    scale = np.asarray(env.observation_scale, float)
-    if scale.ndim != 1 or not scale.size or not (np.isfinite(scale) & (scale > 0)).all():
+    if not _are_scales(env.observation_scale):
         found.append(
             Finding(
                 "observations",
@@ -69,10 +68,9 @@ def check_declared(env: AnyEnvironment) -> list[Finding]:
                 f"{env.horizon} steps; give the number that you mean as horizon.",
             )
         )
-    if not math.isfinite(env.success_return):
-        found.append(
-            Finding("success", "problem", f"success_return is {env.success_return:g}; it must be a finite number.")
-        )
+    success: Any = env.success_return
+    if not isinstance(success, int | float | np.number) or not math.isfinite(success):
+        found.append(Finding("success", "problem", f"success_return is {shown(success)}; it must be a finite number."))
     elif "success_return" in _assumed(env):
         found.append(
             Finding(
@@ -83,6 +81,14 @@ def check_declared(env: AnyEnvironment) -> list[Finding]:
             )
         )
     return found
+
+
+def _are_scales(values: Any) -> bool:
+    try:
+        scale = np.asarray(values, float)
+    except (TypeError, ValueError):
+        return False
+    return scale.ndim == 1 and scale.size > 0 and bool((np.isfinite(scale) & (scale > 0)).all())
 
 
 def _assumed(env: AnyEnvironment) -> tuple[str, ...]:
@@ -121,11 +127,17 @@ def _refusal(nominal: Any, name: str, value: float, origin: str) -> str:
 
 def _box(env: AnyEnvironment) -> list[Finding]:
     """What is wrong or strange with the ranges of the parameters."""
-    if not env.box:
-        sentence = "There is no box, so that no parameter is uncertain; give the ranges of those that are as box."
+    if env.box == {}:
+        sentence = (
+            "There is no box, so that no parameter is uncertain; give the ranges of those that are as box "
+            "(--box name=low:high)."
+        )
         return [Finding("box", "note", sentence)]
+    ranges: Any = env.box
+    if not isinstance(ranges, Mapping):
+        sentence = f"box is {shown(ranges)}; it must be a dictionary, name -> (low, high)."
+        return [Finding("box", "problem", sentence)]
     found = []
-    ranges: Mapping[str, Any] = env.box
     for name, ends in ranges.items():
         if not (isinstance(ends, tuple | list) and len(ends) == 2 and all(isinstance(x, int | float) for x in ends)):
             sentence = f"The box gives {name} the range {shown(ends)}; it must be two numbers, (low, high)."
@@ -191,4 +203,5 @@ def passed(env: AnyEnvironment) -> Finding:
     """The sentence for a box as it should be."""
     ranges = listed([f"{name} {low:g} to {high:g}" for name, (low, high) in env.box.items()])
     others = len(dataclasses.fields(env.nominal)) - len(env.box)
-    return Finding("box", "pass", f"Uncertain: {ranges}; {counted(others, 'more parameter')} outside the box.")
+    more = f"; {counted(others, 'more parameter')} outside the box" if others else ""
+    return Finding("box", "pass", f"Uncertain: {ranges}{more}.")

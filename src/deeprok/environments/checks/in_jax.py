@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -13,9 +14,13 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from deeprok.environments.base import Environment, Outcome, with_model
 from deeprok.environments.checks.declared import Tried
-from deeprok.environments.checks.record import Episode, Finding, Player, Taken, Values, failure, words
+from deeprok.environments.checks.record import Episode, Finding, Player, Taken, Values, failure, held, words
 
 _TRACED = "JAX traces it, so that it can't branch on values by if, nor call numpy on them: use jnp.where and jnp."
+
+
+#: Addresses in memory, by which a program's text differs from one trace to the next.
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
 def check_functions(env: Environment) -> list[Finding]:
@@ -106,47 +111,49 @@ def _check_state(before: Any, after: Any) -> list[Finding]:
     return found
 
 
-def check_randomness(env: Environment, seed: int) -> Finding:
-    """Whether all random numbers come from the key: the functions are called twice, untraced."""
-    params = with_model(env.nominal, {})
-    keys = jax.random.split(jax.random.key(seed), 3)
-    try:
-        starts = [env.reset(keys[0], params) for _ in range(2)]
-        action = env.actions.sample(keys[1])
-        ends = [env.step(keys[2], starts[0][0], action, params) for _ in range(2)]
-    except Exception as error:
-        return _problem("determinism", f"Called without being traced, it fails with {words(error)}.")
-    for name, (one, two) in (("reset", starts), ("step", ends)):
-        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
-            if not np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True):
-                sentence = (
-                    f"{name} gives two results for the same key, state, action and parameters; traced by JAX, it would "
-                    "give the first one for ever. Draw random numbers from key alone, by jax.random."
-                )
-                return _problem("determinism", sentence)
+def check_randomness(env: Environment) -> Finding:
+    """Whether all random numbers come from the key: traced twice, the functions must be the same two programs."""
+    for name, first, second in zip(("reset", "step"), _programs(env), _programs(env), strict=True):
+        if _text(first) != _text(second) or not all(map(np.array_equal, _constants(first), _constants(second))):
+            sentence = (
+                f"{name} is another function each time that JAX traces it, as by random numbers that do not come from "
+                "its key; compiled, it would have the first ones for ever. Draw random numbers from key alone, by "
+                "jax.random."
+            )
+            return _problem("determinism", sentence)
     return Finding("determinism", "pass", "The same key, state, action and parameters give the same outcome.")
+
+
+def _text(program: Any) -> str:
+    return _ADDRESS.sub("", str(program.jaxpr))
+
+
+def _constants(program: Any) -> list[np.ndarray]:
+    keys = (jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in program.consts)
+    return [np.asarray(x) for x in keys]
 
 
 def jax_player(env: Environment, tried: Tried, episodes: int, seed: int) -> Player:
     """How an environment in JAX is played."""
-    keys = jax.random.split(jax.random.key(seed), episodes)
+    keys = jax.random.split(jax.random.key(seed), 2 * episodes)
+    holds = jnp.array([held(number) for number in range(2 * episodes)])
 
     @jax.jit
     def run(params: Any, other: Any) -> Any:
-        def episode(key: jax.Array) -> Any:
-            start_key, steps_key = jax.random.split(key)
+        def episode(key: jax.Array, hold: jax.Array) -> Any:
+            start_key, actions_key, steps_key = jax.random.split(key, 3)
             start, obs = env.reset(start_key, params)
 
-            def step(state: Any, key: jax.Array) -> Any:
-                action_key, step_key = jax.random.split(key)
-                action = env.actions.sample(action_key)
-                outcome, branched = (env.step(step_key, state, action, each) for each in (params, other))
+            def step(state: Any, t: jax.Array) -> Any:
+                action = _action(env, jax.random.fold_in(actions_key, t // hold), hold > 1)
+                key = jax.random.fold_in(steps_key, t)
+                outcome, branched = (env.step(key, state, action, each) for each in (params, other))
                 return outcome.state, [(each.obs, each.reward, each.terminated) for each in (outcome, branched)]
 
-            _, taken = jax.lax.scan(step, start, jax.random.split(steps_key, env.horizon))
+            _, taken = jax.lax.scan(step, start, jnp.arange(env.horizon))
             return obs, taken
 
-        return jax.vmap(episode)(keys)
+        return jax.vmap(episode)(keys, holds)
 
     def play(model: Values, other: Values) -> tuple[np.ndarray, Any]:
         params, others = (with_model(env.nominal, {k: jnp.asarray(v) for k, v in m.items()}) for m in (model, other))
@@ -154,13 +161,26 @@ def jax_player(env: Environment, tried: Tried, episodes: int, seed: int) -> Play
 
     def episodes_on(model: Values) -> Iterator[Episode]:
         starts, (own, _) = play(model, model)
-        return (_episode(starts[i], [x[i] for x in own], own[2][i]) for i in range(episodes))
+        return (_episode(starts[i], [x[i] for x in own], own[2][i]) for i in range(2 * episodes))
 
-    def branches(model: Values) -> Iterator[Episode]:
-        starts, (own, branched) = play(tried.nominal, model)
-        return (_episode(starts[i], [x[i] for x in branched], own[2][i]) for i in range(episodes))
+    def branches(models: Sequence[Values]) -> Iterator[Iterator[tuple[Taken, ...]]]:
+        def under(model: Values) -> Iterator[Episode]:
+            starts, (own, branched) = play(tried.nominal, model)
+            return (_episode(starts[i], [x[i] for x in branched], own[2][i]) for i in range(2 * episodes))
+
+        # One model after the other by the same program: side by side their rounding could differ.
+        return (zip(*each, strict=False) for each in zip(*map(under, models), strict=True))
 
     return Player(episodes_on, branches, used_parameters(env))
+
+
+def _action(env: Environment, key: jax.Array, extreme: jax.Array) -> jax.Array:
+    """A random action; numbers are at one of their ends if they are to be extreme."""
+    action = env.actions.sample(key)
+    if not env.actions.continuous:
+        return action
+    ends = jax.random.rademacher(key, (len(env.actions),), action.dtype)
+    return jnp.where(extreme, env.actions.at(ends), action)
 
 
 def _episode(start: np.ndarray, outcomes: Sequence[np.ndarray], ends: np.ndarray) -> Iterator[Taken]:
@@ -179,20 +199,21 @@ def _episode(start: np.ndarray, outcomes: Sequence[np.ndarray], ends: np.ndarray
             return
 
 
-def used_parameters(env: Environment) -> dict[str, bool]:
-    """Parameter -> whether anything that `reset` or `step` gives is computed from it."""
+def _programs(env: Environment) -> tuple[Any, Any]:
+    """`reset` and `step`, traced; the parameters are the first inputs of both."""
     key, params = jax.random.key(0), with_model(env.nominal, {})
-    names = [field.name for field in dataclasses.fields(env.nominal)]
     state, _ = jax.eval_shape(env.reset, key, params)
     action = jax.eval_shape(env.actions.sample, key)
-    reset = _inputs_used(lambda params: env.reset(key, params), params)
-    step = _inputs_used(
-        lambda params, key, state, action: env.step(key, state, action, params), params, key, state, action
+    return (
+        jax.make_jaxpr(lambda params, key: env.reset(key, params))(params, key),
+        jax.make_jaxpr(lambda params, key, state, action: env.step(key, state, action, params))(
+            params, key, state, action
+        ),
     )
-    return {name: reset[i] or step[i] for i, name in enumerate(names)}
 
 
-def _inputs_used(function: Callable[..., Any], *arguments: Any) -> list[bool]:
-    """Whether an output depends on each of the inputs."""
-    program = jax.make_jaxpr(function)(*arguments).jaxpr
-    return list(dce_jaxpr(program, [True] * len(program.outvars))[1])
+def used_parameters(env: Environment) -> dict[str, bool]:
+    """Parameter -> whether anything that `reset` or `step` gives is computed from it."""
+    used = [dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars))[1] for traced in _programs(env)]
+    names = [field.name for field in dataclasses.fields(env.nominal)]
+    return {name: any(inputs[i] for inputs in used) for i, name in enumerate(names)}

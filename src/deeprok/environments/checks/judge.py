@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
@@ -23,10 +24,13 @@ from deeprok.environments.checks.record import (
 )
 
 #: Steps in which the effect of a parameter is looked for: one of the box, and any other.
-_BOX_STEPS, _OTHER_STEPS = 5000, 300
+_BOX_STEPS, _OTHER_STEPS = 10_000, 200
 
 #: An observation this many times larger than its scale, or smaller, is worth knowing.
 _LARGE, _SMALL = 10.0, 0.01
+
+#: A simulation in which an observation becomes this many times larger than on the nominal model is unstable.
+_RUN_AWAY = 1e6
 
 _ROBUST = "a robust target, which compares the outcomes of one action, does not see it"
 
@@ -52,11 +56,10 @@ def check_effects(
       stale: parameters of which it is known what is wrong.
       advance: called after each parameter.
     """
-    answers = [list(episode) for episode in player.branches(tried.nominal)] if player.branches else None
     found, seen, groups = [], list[str](), dict[str, list[str]]()
     for name, ends in tried.ends.items():
         boxed = name in env.box
-        at_once, whole = _effect(player, tried, name, ends, episodes, answers, _BOX_STEPS if boxed else _OTHER_STEPS)
+        at_once, whole = _effect(player, tried, name, episodes, _BOX_STEPS if boxed else _OTHER_STEPS)
         advance()
         if at_once is not None and "observations" in at_once.kinds:
             kind = ""
@@ -80,28 +83,21 @@ def check_effects(
 
 
 def _effect(
-    player: Player,
-    tried: Tried,
-    name: str,
-    ends: tuple[float, float],
-    episodes: Sequence[Sequence[Taken]],
-    answers: Sequence[Sequence[Taken]] | None,
-    most: int,
+    player: Player, tried: Tried, name: str, episodes: Sequence[Sequence[Taken]], most: int
 ) -> tuple[Difference | None, Difference]:
     """What a parameter changes: in the outcome of one action, None if that is not known; and in whole episodes."""
-    at_once = whole = Difference(False, frozenset(), 0)
-    for value in ends:
-        model = tried.model(**{name: value})
-        if player.branches and answers is not None:
-            at_once = _joined(at_once, difference(answers, player.branches(model), most))
-            if "observations" in at_once.kinds:
-                return at_once, whole
-        whole = _joined(whole, difference(episodes, player.episodes(model), most))
-    return (at_once if player.branches else None), whole
-
-
-def _joined(one: Difference, two: Difference) -> Difference:
-    return Difference(one.start or two.start, one.kinds | two.kinds, one.steps + two.steps)
+    at_once, whole = None, Difference(False, frozenset(), 0)
+    models = [tried.model(**{name: value}) for value in tried.ends[name]]
+    if player.branches:
+        branches = itertools.islice(player.branches([tried.nominal, *models]), len(episodes))
+        at_once = difference(branches, most)
+        if "observations" in at_once.kinds:
+            return at_once, whole
+    for model in models:
+        pairs = (zip(*pair, strict=False) for pair in zip(episodes, player.episodes(model), strict=False))
+        one = difference(pairs, most)
+        whole = Difference(whole.start or one.start, whole.kinds | one.kinds, whole.steps + one.steps)
+    return at_once, whole
 
 
 def _limited(at_once: Difference | None, whole: Difference) -> str:
@@ -149,7 +145,9 @@ def _said(kind: str, names: str) -> str:
         "start or more": f"The start of an episode depends on {names}; whether its steps do can't be told, since the "
         "state can't be restored",
         "later": f"No outcome of a single action was seen to depend on {names}, only what follows later: {_ROBUST}",
-    }.get(kind, f"An effect of {names} was seen on the {kind} of a step, but on no observation")
+        "rewards": f"The rewards of a step were seen to depend on {names}, its observations not",
+        "termination": f"The end of an episode was seen to depend on {names}, its observations not",
+    }.get(kind, f"The rewards and the end of an episode were seen to depend on {names}, its observations not")
 
 
 def _others(kind: str, names: list[str], player: Player) -> Finding:
@@ -179,11 +177,31 @@ def check_failures(env: AnyEnvironment, nominal: Played, corners: Sequence[tuple
             first = f"in step {min(steps)}" if min(steps) else "at the start"
             remedy = "narrow the box, or make the simulation more stable, such as by a shorter time step."
             sentence = (
-                f"On {where} {len(steps)} of {counted(len(played.steps), 'random episode')} failed, the first {first}, "
-                f"with {reasons[0]}; {remedy}"
+                f"On {where}, {len(steps)} of {counted(len(played.steps), 'random episode')} failed, the first "
+                f"{first}, with {reasons[0]}; {remedy}"
             )
             found.append(Finding("box" if where != "the nominal model" else "step", "problem", sentence))
-    return found
+    return found + [finding for model, played in boxed if (finding := _run_away(env, nominal, model, played))]
+
+
+def _run_away(env: AnyEnvironment, nominal: Played, model: Values, played: Played) -> Finding | None:
+    """What is said of a corner at which numbers stay finite, but grow without end."""
+    if played.failures or not nominal.low.size:
+        return None
+    ratios = _sizes(played) / np.maximum(_sizes(nominal), np.asarray(env.observation_scale, float))
+    place = int(np.argmax(ratios))
+    if ratios[place] < _RUN_AWAY:
+        return None
+    sentence = (
+        f"On {model_text(model)}, observation {place} reached {_sizes(played)[place]:.4g}, on the nominal model "
+        f"{_sizes(nominal)[place]:.4g}: the simulation is unstable there; narrow the box, or shorten its time step."
+    )
+    return Finding("box", "problem", sentence)
+
+
+def _sizes(played: Played) -> np.ndarray:
+    """The largest size of each observation [D]."""
+    return np.maximum(np.abs(played.low), np.abs(played.high))
 
 
 def check_returns(
@@ -221,7 +239,7 @@ def check_success(env: AnyEnvironment, nominal: Played, corners: Sequence[tuple[
     if most <= goal:
         sentence = (
             f"The largest reward of a step was {nominal.best:.4g}, with which no return can be above success_return, "
-            f"{goal:.4g}; unless more is earned where random actions do not lead, lower it."
+            f"{goal:.4g}: better actions must earn more in a step, or no agent can succeed."
         )
         return Finding("success", "note", sentence)
     return Finding("success", "pass", f"Random play has returns above success_return, {goal:.4g}, in {said}.")
@@ -273,8 +291,7 @@ def check_endings(env: AnyEnvironment, nominal: Played, corners: Sequence[tuple[
 
 def check_scales(env: AnyEnvironment, nominal: Played) -> list[Finding]:
     """Whether observations have the sizes that `observation_scale` says."""
-    low, high = nominal.low, nominal.high
-    size, scale = np.maximum(np.abs(low), np.abs(high)), np.asarray(env.observation_scale, float)
+    size, scale = _sizes(nominal), np.asarray(env.observation_scale, float)
     found = []
     for wrong, what in ((size > _LARGE * scale, "far above"), ((size < _SMALL * scale) & (size > 0), "far below")):
         if wrong.any():
@@ -284,7 +301,7 @@ def check_scales(env: AnyEnvironment, nominal: Played) -> list[Finding]:
                 f"{numbers(scale[places])}; give typical sizes, or train with the preset default, which normalises."
             )
             found.append(Finding("scales", "note", sentence))
-    constant = np.flatnonzero(low == high)
+    constant = np.flatnonzero(nominal.low == nominal.high)
     if constant.size:
         sentence = f"{_places(constant)} never changed in random play; leave out what tells nothing."
         found.append(Finding("scales", "note", sentence))

@@ -16,6 +16,9 @@ Level = Literal["pass", "note", "problem"]
 NOT_FINITE = "a number that is not finite"
 
 
+#: Steps for which actions are held, in one episode after the other.
+_HOLDS = (2, 50, 10, 20, 5, 100)
+
 #: Numbers that a sentence lists, at most.
 _LISTED = 6
 
@@ -57,27 +60,28 @@ Values = Mapping[str, float]
 class Player(NamedTuple):
     """How an environment is played at random.
 
-    The i-th episodes of all models have the same random numbers and actions.
+    The i-th episodes of all models have the same random numbers and actions. In every other episode actions are held
+    for some steps, and numbers are at one of their ends: so more states are reached, such as a bound.
 
     Attributes:
-      episodes: `model -> [E]`, episodes on that model.
-      branches: `model -> [E]`, episodes on the nominal model; each step is the outcome of its action under `model`.
-        None if the environment can't answer for another model in the same state.
+      episodes: `model -> [2 E]`, episodes on that model.
+      branches: `models -> [2 E]`, episodes on the nominal model; each step is the outcomes of its action under each of
+        the models. None if the environment can't answer for another model in the same state.
       used: name -> whether `reset` or `step` reads the parameter; empty where that can't be known.
     """
 
     episodes: Callable[[Values], Iterable[Episode]]
-    branches: Callable[[Values], Iterable[Episode]] | None
+    branches: Callable[[Sequence[Values]], Iterable[Iterable[tuple[Taken, ...]]]] | None
     used: Mapping[str, bool] = {}
 
 
 class Played(NamedTuple):
-    """What E random episodes on one model came to."""
+    """What 2 E random episodes on one model came to."""
 
-    returns: np.ndarray  # [E]
-    steps: np.ndarray  # [E] int
-    terminated: np.ndarray  # [E] bool
-    truncated: np.ndarray  # [E] bool
+    returns: np.ndarray  # [E] of the episodes in which no action is held
+    steps: np.ndarray  # [2 E] int
+    terminated: np.ndarray  # [2 E] bool
+    truncated: np.ndarray  # [2 E] bool
     failures: list[tuple[int, str]]  # of each episode that failed: in which step, and what
     low: np.ndarray  # [D] least of each observation
     high: np.ndarray  # [D]
@@ -90,6 +94,11 @@ class Difference(NamedTuple):
     start: bool  # in the first observation
     kinds: frozenset[str]  # of observations, rewards, termination: in which of these a step does
     steps: int  # how many were compared
+
+
+def held(number: int) -> int:
+    """For how many steps an action is held in the episode of that number: 1 in every other one."""
+    return _HOLDS[number // 2 % len(_HOLDS)] if number % 2 else 1
 
 
 def failure(obs: np.ndarray, reward: float) -> str:
@@ -121,7 +130,7 @@ def summed_up(episodes: Iterable[Episode]) -> Played:
         truncated.append(last.truncated)
     empty = np.zeros(0)
     return Played(
-        returns=np.array(returns),
+        returns=np.array(returns[::2]),
         steps=np.array(steps),
         terminated=np.array(terminated),
         truncated=np.array(truncated),
@@ -132,29 +141,29 @@ def summed_up(episodes: Iterable[Episode]) -> Played:
     )
 
 
-def difference(nominal: Iterable[Episode], others: Iterable[Episode], most: int) -> Difference:
-    """In what `others` differ from the same episodes on the nominal model.
+def difference(pairs: Iterable[Iterable[tuple[Taken, ...]]], most: int) -> Difference:
+    """In what episodes differ from the same ones on the nominal model.
 
     It stops at the first observation of a step that differs, after which all else may.
 
     Args:
-      nominal: the episodes on the nominal model.
-      others: the same on another one.
+      pairs: episodes, of which each step is that on the nominal model, and those on others.
       most: steps to compare.
     """
     start, kinds, steps = False, set[str](), 0
-    for usual, other in zip(nominal, others, strict=True):
-        pairs = zip(usual, other, strict=False)
-        first, second = next(pairs)
-        if second.failure or not same(first.obs, second.obs):
-            start = True
-            continue  # what follows from another start says nothing of the steps
-        for one, two in pairs:
+    for episode in pairs:
+        for t, (usual, *others) in enumerate(episode):
+            changed = any(other.failure != usual.failure or not same(other.obs, usual.obs) for other in others)
+            if t == 0:
+                if changed:
+                    start = True
+                    break  # what follows from another start says nothing of the steps
+                continue
             steps += 1
-            if one.failure != two.failure or not same(one.obs, two.obs):
+            if changed:
                 return Difference(start, frozenset(kinds | {"observations"}), steps)
-            kinds |= {"rewards"} if one.reward != two.reward else set()
-            kinds |= {"termination"} if one.terminated != two.terminated else set()
+            kinds |= {"rewards"} if any(other.reward != usual.reward for other in others) else set()
+            kinds |= {"termination"} if any(other.terminated != usual.terminated for other in others) else set()
             if steps == most:
                 return Difference(start, frozenset(kinds), steps)
     return Difference(start, frozenset(kinds), steps)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from deeprok.environments.checks.record import (
     apart,
     counted,
     failure,
+    held,
     model_text,
     near,
     numbers,
@@ -25,9 +27,10 @@ from deeprok.environments.checks.record import (
 )
 from deeprok.environments.host import HostEnvironment, HostOutcome, Simulator, model_of
 from deeprok.environments.host_wrappers import action_sampler
+from deeprok.environments.spaces import Interval
 
-#: Episodes, and steps of each, in which restoring the state is tried.
-_EPISODES, _STEPS = 3, 100
+#: Episodes, and steps of each, that are repeated, and in which restoring the state is tried.
+_EPISODES, _STEPS = 4, 100
 
 #: Steps after a state that was stored and put back in another simulation.
 _GOING_ON = 5
@@ -44,8 +47,20 @@ class Draws(NamedTuple):
 
 def draws_of(env: HostEnvironment, seed: int, number: int) -> Draws:
     """The random numbers of the episode of that number, the same on every model."""
-    random, sample = np.random.default_rng((seed, number)), action_sampler(env)
-    return Draws(int(random.integers(2**32)), lambda: sample(random)[()])
+    random, hold = np.random.default_rng((seed, number)), held(number)
+    first = int(random.integers(2**32))
+    return Draws(first, _actions(env, random, hold).__next__)
+
+
+def _actions(env: HostEnvironment, random: np.random.Generator, hold: int) -> Iterator[Any]:
+    """Random actions, each held for some steps; if for more than one, numbers are at one of their ends."""
+    sample = action_sampler(env)
+    while True:
+        action = sample(random)[()]
+        if hold > 1 and isinstance(env.actions, Interval):
+            ends = np.array([env.actions.low, env.actions.high])
+            action = ends[random.integers(2, size=len(env.actions)), np.arange(len(env.actions))]
+        yield from itertools.repeat(action, hold)
 
 
 def check_calls(env: HostEnvironment, tried: Tried, seed: int) -> list[Finding]:
@@ -126,7 +141,7 @@ def check_randomness(env: HostEnvironment, tried: Tried, episodes: list[list[Tak
     for again in (False, True):
         for number, episode in enumerate(episodes[:_EPISODES]):
             repeated = _play(env, simulator, tried.nominal, draws_of(env, seed, number))
-            for t, (one, two) in enumerate(zip(episode, repeated, strict=False)):
+            for t, (one, two) in enumerate(zip(episode[: _STEPS + 1], repeated, strict=False)):
                 if one[1:] != two[1:] or not same(one.obs, two.obs):
                     where = f"in step {t}" if t else "at its start"
                     how = "reset again in one simulation" if again else "played in two simulations"
@@ -172,27 +187,29 @@ def host_player(env: HostEnvironment, tried: Tried, episodes: int, seed: int) ->
     simulator, beside = env.make(), env.make()
 
     def episodes_on(model: Values) -> Iterator[Episode]:
-        return (_play(env, simulator, model, draws_of(env, seed, number)) for number in range(episodes))
+        return (_play(env, simulator, model, draws_of(env, seed, number)) for number in range(2 * episodes))
 
-    def branch(model: Values, draws: Draws) -> Iterator[Taken]:
-        models = {name: np.array([value]) for name, value in model.items()}
+    def branch(models: Mapping[str, np.ndarray], count: int, draws: Draws) -> Iterator[tuple[Taken, ...]]:
         known = dict(beside.failures)
         try:
-            yield Taken(np.array(beside.reset(draws.seed, model_of(env, tried.nominal)), float))
+            yield (Taken(np.array(beside.reset(draws.seed, model_of(env, tried.nominal)), float)),) * count
             for _ in range(env.horizon):
                 action = draws.action()
                 with np.errstate(all="ignore"):
-                    answer = beside.outcomes(action, models)
-                    taken = _taken(HostOutcome(*(column[0] for column in answer)), beside, known)
+                    answers = beside.outcomes(action, models)
+                    taken = tuple(_taken(HostOutcome(*column), beside, known) for column in zip(*answers, strict=True))
                     own = beside.step(action)
                 yield taken
-                if taken.failure or own.terminated or getattr(beside, "truncated", False):
+                if taken[0].failure or own.terminated or getattr(beside, "truncated", False):
                     return
         except Exception as error:
-            yield Taken(np.zeros(len(env.observation_scale)), failure=words(error))
+            sound = Taken(np.zeros(len(env.observation_scale)))
+            yield (sound, *(sound._replace(failure=words(error)) for _ in range(count - 1)))
 
-    def branches(model: Values) -> Iterator[Episode]:
-        return (branch(model, draws_of(env, seed, number)) for number in range(episodes))
+    def branches(models: Sequence[Values]) -> Iterator[Iterator[tuple[Taken, ...]]]:
+        changed = {name for name in tried.nominal if any(model[name] != tried.nominal[name] for model in models)}
+        asked = {name: np.array([model[name] for model in models]) for name in {**env.box, **dict.fromkeys(changed)}}
+        return (branch(asked, len(models), draws_of(env, seed, number)) for number in range(2 * episodes))
 
     return Player(episodes_on, branches if env.branching == "restored" else None)
 
@@ -313,9 +330,10 @@ def check_stale(env: HostEnvironment, player: Player, tried: Tried) -> dict[str,
     for name in env.box:
         for value in tried.ends[name]:
             model = tried.model(**{name: value})
-            begun, answered = (
-                list(_first(episodes, 2)) for episodes in (player.episodes(model), player.branches(model))
-            )
+            begun = list(itertools.islice(next(iter(player.episodes(model))), 2))
+            answered = [
+                answers[1] for answers in itertools.islice(next(iter(player.branches([tried.nominal, model]))), 2)
+            ]
             if len(begun) < 2 or len(answered) < 2 or begun[1].failure or answered[1].failure:
                 continue
             (start, step), (nominal_start, answer) = begun, answered
@@ -329,12 +347,6 @@ def check_stale(env: HostEnvironment, player: Player, tried: Tried) -> dict[str,
                 found[name] = Finding("parameters", "problem", sentence)
                 break
     return found
-
-
-def _first(episodes: Any, count: int) -> Iterator[Taken]:
-    """The first steps of the first episode."""
-    for _, taken in zip(range(count), next(iter(episodes)), strict=False):
-        yield taken
 
 
 def check_nominal(env: HostEnvironment, tried: Tried, episodes: list[list[Taken]], seed: int) -> list[Finding]:
