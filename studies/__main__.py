@@ -15,7 +15,19 @@ from typing import Literal
 import tyro
 
 from deeprok.cli import streams
-from studies import calibration, critic, deep_sea, defaults, filters, kalman, paper, robustness, screening, table1
+from studies import (
+    calibration,
+    critic,
+    deep_sea,
+    defaults,
+    filters,
+    kalman,
+    paper,
+    robustness,
+    screening,
+    simulators,
+    table1,
+)
 from studies.engine import Options, Study, numbers_file, run_study, write_page
 
 STUDIES: dict[str, Study] = {
@@ -25,6 +37,7 @@ STUDIES: dict[str, Study] = {
     "environments": screening.STUDY,
     "defaults": defaults.STUDY,
     "robustness": robustness.STUDY,
+    "simulators": simulators.STUDY,
     "critic": critic.STUDY,
     "deep_sea": deep_sea.STUDY,
     "filters": filters.STUDY,
@@ -48,6 +61,7 @@ class Reproduce(Options):
         "environments",
         "defaults",
         "robustness",
+        "simulators",
         "critic",
         "deep_sea",
         "filters",
@@ -55,8 +69,9 @@ class Reproduce(Options):
     ] = "paper"
     """The paper's experiment; the Kalman agents: structures, exploration, robustness level, calibration; the systems of
     the paper's Table 1 beside each other; which environments can tell robust agents from others, where nothing is
-    trained; the preset default on every environment; where the worst case beats domain randomisation; critics of policy
-    gradients; deep exploration; the filter against Adam; or intervals for Q. All but the first take an hour or more."""
+    trained; the preset default on every environment; where the worst case beats domain randomisation; the agents in
+    Gymnasium's and MuJoCo's simulators; critics of policy gradients; deep exploration; the filter against Adam; or
+    intervals for Q. All but the first take an hour or more."""
 
 
 def run(words: Sequence[str]) -> None:

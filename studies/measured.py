@@ -1,4 +1,4 @@
-"""Agents on several environments, measured row by row: what the studies `defaults` and `robustness` share.
+"""Agents on several environments, measured row by row: what `defaults`, `robustness` and `simulators` share.
 
 A row is an agent on one environment. It is stored as soon as its seeds are finished, so that an interrupted study goes
 on where it was, and one with more seeds adds to what there is.
@@ -6,15 +6,19 @@ on where it was, and one with more seeds adds to what there is.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
 
-from studies.engine import Done, Found, Options, Run, prepare, runs_of, train, write_json
+from deeprok.training import jobs
+from studies.engine import Done, Found, Options, Run, prepare, runs_of, train, wait, write_json
 from studies.plan import Comparison
 
 #: Scores of trained seeds: seed -> ε -> score -> number.
@@ -35,6 +39,7 @@ class Planned(NamedTuple):
       train: trains some seeds, and gives those that came to their end.
       examine: the scores of trained seeds.
       work: of training one seed, in the unit of `Done`.
+      exam: of examining one seed, likewise.
     """
 
     settings: str
@@ -42,6 +47,7 @@ class Planned(NamedTuple):
     train: Callable[[Sequence[int]], list[int]]
     examine: Callable[[Sequence[int]], Scored]
     work: float
+    exam: float = EXAM
 
 
 #: Environment -> name of a row -> the row.
@@ -69,6 +75,38 @@ def of_agent(options: Options, compared: Comparison, work: float, examine: Calla
     return Planned(
         row.config(0).digest(), compared.seeds, trained, lambda seeds: examine([runs[seed] for seed in seeds]), work
     )
+
+
+def of_another_library(
+    options: Options,
+    settings: Mapping[str, Any],
+    file: Callable[[int], Path],
+    seeds: Sequence[int],
+    train: Callable[[Path, int], None],
+    examine: Callable[[Mapping[int, Path]], Scored],
+    work: float,
+) -> Planned:
+    """A row of an agent that another library trains, which leaves a file for each seed.
+
+    Args:
+      options: processes.
+      settings: all that its training depends on.
+      file: seed -> its file.
+      seeds: those that are wanted.
+      train: trains a seed and writes its file, in a process of its own.
+      examine: the scores of some seeds' files.
+      work: of training one seed, in the unit of `Done`.
+    """
+
+    def trained(wanted: Sequence[int]) -> list[int]:
+        # Processes, as torch and gymnasium hold the interpreter's lock; spawned, as JAX runs threads.
+        with ProcessPoolExecutor(options.jobs or jobs.count_cores(), multiprocessing.get_context("spawn")) as pool:
+            missing = [seed for seed in wanted if not file(seed).exists()]
+            wait([pool.submit(train, file(seed), seed) for seed in missing], pool, lambda: None)
+        return [*wanted]
+
+    digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
+    return Planned(digest, seeds, trained, lambda some: examine({seed: file(seed) for seed in some}), work)
 
 
 def _silent(what: str, work: float) -> None:
@@ -106,13 +144,13 @@ def measure_rows(
 
 def _measure_row(what: str, row: Planned, its: dict[str, Any], done: Done) -> None:
     missing = [seed for seed in row.seeds if str(seed) not in its["seeds"]]
-    done(what, (len(row.seeds) - len(missing)) * (row.work + EXAM))
+    done(what, (len(row.seeds) - len(missing)) * (row.work + row.exam))
     if missing:
         finished = row.train(missing)
         done(what, len(missing) * row.work)
         its["seeds"] |= row.examine(finished) if finished else {}
         its["diverged"] = sorted({*its["diverged"], *missing} - set(finished))
-        done(what, len(missing) * EXAM)
+        done(what, len(missing) * row.exam)
 
 
 def _stored_row(stored: Mapping[str, Any], env: str, name: str, settings: str, episodes: int) -> dict[str, Any]:

@@ -7,11 +7,7 @@ environment. Weights are chosen in the same way. The references are those of the
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
-import multiprocessing
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,11 +22,20 @@ from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
 from deeprok.runs.folder import Keep
 from deeprok.runs.settings import make_config
-from deeprok.training import jobs
-from studies import engine, robustness_figure, robustness_page, sb3
+from studies import robustness_figure, robustness_page, sb3
 from studies.engine import Done, Found, Options, Run, Session, Study, numbers_file
 from studies.exam import Exam
-from studies.measured import EXAM, Plan, Planned, Scored, measure_rows, of_agent, references, scores
+from studies.measured import (
+    EXAM,
+    Plan,
+    Planned,
+    Scored,
+    measure_rows,
+    of_agent,
+    of_another_library,
+    references,
+    scores,
+)
 from studies.plan import Comparison, Row
 from studies.screening import case_of, cells_episodes
 
@@ -190,29 +195,18 @@ def of_stable_baselines(options: Options, env: str, name: str, episodes: int) ->
     folder = options.out / "robustness" / env / name
     settings = {"algorithm": kind, "env": env, "steps": _STEPS, "edges": _EDGES}
 
-    def file(seed: int) -> Path:
-        return folder / f"seed-{seed}.safetensors"
-
-    def train(seeds: Sequence[int]) -> list[int]:
-        # Processes, as torch and gymnasium hold the interpreter's lock; spawned, as JAX runs threads.
-        with ProcessPoolExecutor(options.jobs or jobs.count_cores(), multiprocessing.get_context("spawn")) as pool:
-            training = [
-                pool.submit(sb3.train_usual, file(seed), kind, env, seed, _STEPS, _EDGES)
-                for seed in seeds
-                if not file(seed).exists()
-            ]
-            engine.wait(training, pool, lambda: None)
-        return [*seeds]
-
-    def examine(seeds: Sequence[int]) -> Scored:
+    def examine(files: Mapping[int, Path]) -> Scored:
         made = case_of(env).env
         network = sb3.usual_network(made, kind)
         template: Any = jax.ShapeDtypeStruct((network.num_weights,), np.dtype("float32"))
-        weights = {seed: np.asarray(checkpoint.load(file(seed), "theta", template)) for seed in seeds}
+        weights = {seed: np.asarray(checkpoint.load(path, "theta", template)) for seed, path in files.items()}
         return played(env, made, network, weights, episodes)
 
-    digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
-    return Planned(digest, range(_sb3_seeds(options)), train, examine, AGENTS[name].seconds)
+    train = functools.partial(sb3.train_usual, kind=kind, env=env, steps=_STEPS, edges=_EDGES)
+    seeds = range(_sb3_seeds(options))
+    return of_another_library(
+        options, settings, lambda seed: folder / f"seed-{seed}.safetensors", seeds, train, examine, AGENTS[name].seconds
+    )
 
 
 def _sb3_seeds(options: Options) -> int:

@@ -134,7 +134,7 @@ def _chance(found: Found) -> str:
 # --- tables --------------------------------------------------------------------------------------------
 
 
-def _with(value: Estimate, rate: bool = False) -> str:
+def percent(value: Estimate, rate: bool = False) -> str:
     """A number in percent with its interval; that of a rate ends at 0 and 100 %."""
     text = f"{100 * value.value:.0f}"
     if not value.interval:
@@ -157,15 +157,15 @@ def table(found: Found, env: str, names: Sequence[str], short: bool = False) -> 
         shares, successes = share(found, env, name), success(found, env, name)
         better = "–"
         if name != found["baseline"] and measured(found, env, found["baseline"]):
-            better = _with(estimate(probability_of_improvement, shares, share(found, env, found["baseline"])))
+            better = percent(estimate(probability_of_improvement, shares, share(found, env, found["baseline"])))
         lines.append(
             [
                 name if short else title_of(found, name),
-                _with(mean_of(shares)),
+                percent(mean_of(shares)),
                 f"{100 * float(iqm(np.asarray(shares))):.0f}",
                 f"{100 * min(shares):.0f}",
                 *(f"{np.mean(_scores(found, env, name, of)):.3g}" for of in ("worst_cell", "cvar10", "mean_return")),
-                _with(mean_of(successes), rate=True),
+                percent(mean_of(successes), rate=True),
                 f"{100 * float(iqm(np.asarray(successes))):.0f}",
                 better,
                 _earlier(found["rows"][env][name]["seeds"].values()),

@@ -20,6 +20,7 @@ import numpy as np
 from deeprok.agents.network import MLP
 from deeprok.core.errors import DeeprokError
 from deeprok.environments import Environment, cartpole, with_model
+from deeprok.environments.base import AnyEnvironment
 from deeprok.evaluation.screening.screen import named_environment
 from deeprok.runs.checkpoint import save
 from deeprok.uncertainty import sample_box
@@ -36,7 +37,7 @@ def network() -> MLP:
     return MLP((4, *_HIDDEN, 2), "relu", (1.0,) * 4)
 
 
-def usual_network(env: Environment, kind: Kind) -> MLP:
+def usual_network(env: AnyEnvironment, kind: Kind) -> MLP:
     """The network that the library's defaults give; inputs are divided by their typical sizes."""
     inputs = tuple(1.0 / size for size in env.observation_scale)
     return MLP((len(inputs), 64, 64, len(env.actions)), "relu" if kind == "dqn" else "tanh", inputs)
@@ -142,14 +143,14 @@ def train(path: Path, sampled: bool, seed: int, episodes: int = 700) -> None:
     _save(path, model.q_net.q_net)
 
 
-def train_usual(path: Path, kind: Kind, env: str, seed: int, steps: int, edges: float) -> None:
+def train_usual(path: Path, seed: int, kind: Kind, env: str, steps: int, edges: float) -> None:
     """Trains one agent with the library's defaults and domain randomisation, and writes its weights.
 
     Args:
       path: the file; its weights are flat, as `usual_network` takes them.
+      seed: of everything.
       kind: the algorithm.
       env: name of the environment.
-      seed: of everything.
       steps: environment steps.
       edges: as in `make_environment`.
     """
@@ -167,11 +168,15 @@ def train_usual(path: Path, kind: Kind, env: str, seed: int, steps: int, edges: 
 
 def _save(path: Path, modules: Iterable[Any]) -> None:
     """Writes the weights of some modules' linear layers as `MLP` has them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save(path, {"theta": flat_weights(modules)})
+
+
+def flat_weights(modules: Iterable[Any]) -> np.ndarray:
+    """The weights [n] of some modules' linear layers, one after the other, as `MLP` has them."""
     import torch
 
     layers = [module for module in modules if isinstance(module, torch.nn.Linear)]
     # torch keeps a layer's matrix as [outputs, inputs], `MLP` as [inputs, outputs].
     parts = [x for layer in layers for x in (layer.weight.detach().numpy().T, layer.bias.detach().numpy())]
-    theta = np.concatenate([part.reshape(-1) for part in parts]).astype(np.float32)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save(path, {"theta": theta})
+    return np.concatenate([part.reshape(-1) for part in parts]).astype(np.float32)
