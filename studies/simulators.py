@@ -52,7 +52,7 @@ class Budget(NamedTuple):
     Attributes:
       steps: environment steps of every agent.
       numbers: whether actions are numbers.
-      slow: half the test episodes, where simulating one takes long.
+      slow: half the test episodes, where playing one takes long.
       seconds: of training one seed on one core, by row. Only ratios count, for the time left.
       exam: seconds of examining one seed, likewise.
     """
@@ -74,11 +74,11 @@ def _seconds(*each: float) -> dict[str, float]:
 
 
 ENVS: dict[str, Budget] = {
-    "Acrobot-v1": Budget(50_000, False, False, _seconds(35, 35, 60, 75, 35), 15.0),
-    "LunarLander-v3": Budget(100_000, False, True, _seconds(85, 85, 130, 160, 70), 25.0),
-    "Pendulum-v1": Budget(20_000, True, False, _seconds(18, 18, 25, 40, 250), 6.0),
-    "InvertedPendulum-v5": Budget(20_000, True, False, _seconds(30, 30, 40, 55, 250), 20.0),
-    "Hopper-v5": Budget(50_000, True, True, _seconds(65, 65, 100, 150, 650), 10.0),
+    "Acrobot-v1": Budget(50_000, False, False, _seconds(35, 35, 60, 75, 35), 8.0),
+    "LunarLander-v3": Budget(100_000, False, True, _seconds(85, 85, 130, 160, 70), 10.0),
+    "Pendulum-v1": Budget(20_000, True, False, _seconds(18, 18, 25, 40, 250), 3.0),
+    "InvertedPendulum-v5": Budget(20_000, True, True, _seconds(45, 45, 55, 70, 250), 20.0),
+    "Hopper-v5": Budget(50_000, True, True, _seconds(75, 75, 110, 165, 650), 10.0),
 }
 EPSILON = 0.0
 #: What differs from the preset for all of the library's agents alike. Models cost simulations in every step. A trial is

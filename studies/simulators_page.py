@@ -263,8 +263,8 @@ A dot is a seed, a bar the mean over seeds with its 95 % interval. The dotted li
 
 *Success* and *mean return*: over all cells of a grid of 5 values of each uncertain parameter, with both ends of its
 range. *Worst cell*: the return in the cell where it is lowest. *CVaR₁₀*: over the worst tenth of the cells. *Time*:
-seconds of training with its trials, as a multiple of the nominal agent's, medians over seeds. Numbers are means over
-seeds, with Student's 95 % intervals. There is no exploration in the tests. An agent is called better or worse than
+of training with its trials, by the clock, as a multiple of the nominal agent's; medians over seeds. Numbers are means
+over seeds, with Student's 95 % intervals. There is no exploration in the tests. An agent is called better or worse than
 another where the 95 % bootstrap interval of the probability that a seed of it has the better worst cell excludes 50 %.
 {_chance(found)}
 

@@ -20,7 +20,7 @@ from deeprok.evaluation.policies import weights_policy
 from deeprok.runs.settings import Config, make_config
 from studies import measured, plan, sb3, sb3_simulators, simulators, simulators_page
 from studies.__main__ import STUDIES
-from studies.engine import Options, numbers_file
+from studies.engine import Options, numbers_file, write_page
 
 ROOT = Path(__file__).parent.parent
 OWN = ("nominal", "dr", "robust", "posterior")
@@ -61,7 +61,7 @@ def test_agents_have_the_same_effort() -> None:
 
 def test_slow_simulators_have_half_the_episodes() -> None:
     episodes = simulators.cell_episodes(500)
-    assert [simulators.episodes_of(env, episodes) for env in simulators.ENVS] == [20, 10, 20, 20, 10]
+    assert [simulators.episodes_of(env, episodes) for env in simulators.ENVS] == [20, 10, 20, 10, 10]
     assert simulators.episodes_of("Hopper-v5", simulators.cell_episodes(5)) == 1
 
 
@@ -186,7 +186,8 @@ def test_a_small_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulators, "ENVS", {env: simulators.ENVS[env]})
     made = simulators.named_simulator(env)._replace(horizon=30)
     monkeypatch.setattr(simulators, "named_simulator", lambda name: made)
-    path, options = tmp_path / "simulators.json", Options(seeds=1, out=tmp_path, episodes=75, jobs=1)
+    report, options = tmp_path / "report", Options(seeds=1, out=tmp_path, episodes=75, jobs=1)
+    path = numbers_file(simulators.STUDY, report)
 
     def measure(*agents: str) -> dict[str, Any]:
         return simulators.measure(options, path, lambda what, part: None, envs=[env], agents=agents)["rows"][env]
@@ -205,9 +206,11 @@ def test_a_small_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert scores["0"]["worst_cell"] == pytest.approx(np.min(expected.mean_return), rel=1e-4)
     assert scores["0"]["mean_return"] == pytest.approx(np.mean(expected.mean_return), rel=1e-4)
     assert scores["seconds"] > 0
-    page = simulators_page.page(found)
+    write_page(simulators.STUDY, report)
+    page = (report / "simulators.md").read_text()
     assert "needs the extra `bench`" in page
     assert "### `Pendulum-v1`" in page
+    assert all((report / "simulators" / f"worst.{kind}").stat().st_size > 5000 for kind in ("png", "svg"))
 
 
 # --- stable-baselines3 ---------------------------------------------------------------------------------
@@ -273,6 +276,24 @@ def test_its_actor_is_played_as_it_is() -> None:
     assert network.num_weights == place + 2 * ((4 + 1) * 400 + (400 + 1) * 300 + 301)
     found = weights_policy(network, env.actions, "mean")(jnp.asarray(theta)[None], env.nominal)(jnp.asarray(obs))
     np.testing.assert_allclose(found, -2.0 + 4.0 * (x + 1.0) / 2.0, rtol=1e-4, atol=1e-5)
+
+
+def test_another_library_trains_what_has_no_file(tmp_path: Path) -> None:
+    """Touching a file stands for training; the seed is its mode."""
+
+    def examine(files: Mapping[int, Path]) -> Any:
+        return {str(seed): {"mode": path.stat().st_mode & 0o777} for seed, path in files.items()}
+
+    def plan_of(settings: dict[str, Any]) -> measured.Planned:
+        return measured.of_another_library(
+            Options(jobs=1), settings, lambda seed: tmp_path / f"{seed:o}", [0o600, 0o640], Path.touch, examine, 1.0
+        )
+
+    row = plan_of({"steps": 1})
+    (tmp_path / "640").touch(0o400)  # as if it was trained before
+    assert row.train(row.seeds) == [0o600, 0o640]
+    assert row.examine(row.seeds) == {str(0o600): {"mode": 0o600}, str(0o640): {"mode": 0o400}}
+    assert row.settings == plan_of({"steps": 1}).settings != plan_of({"steps": 2}).settings
 
 
 def test_what_it_trained_is_read_and_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
