@@ -20,7 +20,17 @@ from rich.table import Table
 
 #: Benchmark -> rounds.
 BENCHMARKS = dict(
-    ddqn=12, kalman=40, ktd=7, mujoco_models=20, replay=40, seeds=20, start_up=3, structures=7, tabular=7, td3=7
+    ddqn=12,
+    host=7,
+    kalman=40,
+    ktd=7,
+    mujoco_models=20,
+    replay=40,
+    seeds=20,
+    start_up=3,
+    structures=7,
+    tabular=7,
+    td3=7,
 )
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "torch", "stable-baselines3", "gymnasium", "mujoco", "dynamax")
 

@@ -1,7 +1,8 @@
 """Training in stateful simulators: a loop in Python around jitted steps of the learner.
 
 The learner and its random numbers are those of `deeprok.training.scan`. In each step of the environment there is one
-jitted call, which observes, learns when it is due, and acts; one call costs as much as a small network's update.
+jitted call, which observes, learns when it is due, and acts; one call costs as much as a small network's update. What
+it carries from one step to the next is packed into a few arrays, since each of them makes a call longer.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import Transition
 from deeprok.environments.host import HostEnvironment, Simulator, model_of
 from deeprok.runs.settings import Config
+from deeprok.training.packing import make_packing
 from deeprok.training.scan import (
     COMPILER_OPTIONS,
     SEGMENTS,
@@ -32,6 +34,8 @@ from deeprok.training.scan import (
     draw_models,
     start,
 )
+
+_Packed = list[jax.Array]
 
 #: The operations of a step are too short to be handed to other threads.
 _COMPILER_OPTIONS = {**COMPILER_OPTIONS, "xla_cpu_enable_concurrency_optimized_scheduler": False}
@@ -46,20 +50,13 @@ class _Fresh(NamedTuple):
 
 
 @pytree_dataclass
-class _Chunk:
-    """The random numbers of a chunk's steps, drawn at once."""
-
-    draws: Any  # the learner's, with a first axis of steps
-    first: jax.Array  # [] int32, the number of its first step
-
-
-@pytree_dataclass
 class _Carry:
     """What the device holds between two steps."""
 
     agent: Any
     obs: jax.Array  # [D]
     action: jax.Array  # that the simulator takes
+    t: jax.Array  # [] int32, the number of the step
     k: jax.Array  # [] int32, steps of this chunk so far
     episodes: jax.Array  # [] int32
     steps: jax.Array  # [] int32
@@ -77,6 +74,9 @@ class _Live:
 
 def make_program(config: Config) -> Program:
     """Builds the functions that a run on a stateful simulator consists of, for one seed at a time."""
+    # Each step waits for its action, so that another thread could do nothing meanwhile. It has an effect where JAX has
+    # not computed anything yet, as in a process that only trains.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
     task, learner = config.task(), config.make_learner()
     env, plays = task.env, learner.plays
     assert isinstance(env, HostEnvironment)
@@ -123,9 +123,9 @@ def make_program(config: Config) -> Program:
     def advance(states: RunState, index: int) -> tuple[RunState, Log]:
         run = jax.tree.map(lambda leaf: leaf[0], states)
         episode = continued(run)
-        chunk, fresh = pieces.draw(run.key, index)
+        draws, fresh = pieces.draw(run.key, index)
         fresh = _on_host(fresh)
-        carry, action = pieces.begin(run, chunk, episode.obs)
+        carry, action = pieces.begin(run, draws, episode.obs, index)
         episodes, steps, snapshots = int(run.episodes), int(run.steps), np.array(run.snapshots)
         ended, earned = np.zeros(length, bool), np.zeros(length, dtype)
         since = episodes  # the last moment of a snapshot
@@ -137,20 +137,21 @@ def make_program(config: Config) -> Program:
             if ended[k]:
                 episode = begin(_Fresh(*(jax.tree.map(lambda leaf, k=k: leaf[k], part) for part in fresh)))
             row[1 : 1 + len(episode.obs)] = episode.obs
-            carry, action = (pieces.learn if (k + 1) % every == 0 else pieces.observe)(carry, chunk, row)
+            carry, action = (pieces.learn if (k + 1) % every == 0 else pieces.observe)(carry, draws, row)
             episodes, steps = episodes + int(ended[k]), steps + 1
             if task.snapshots and ((k + 1) % segment == 0 or not task.budget.lasts(episodes, steps)):
                 due = range(since // task.snapshot_every, min(episodes // task.snapshot_every, task.snapshots))
                 for place in due:
-                    snapshots[place] = np.asarray(learner.view.mean(carry.agent.belief))
+                    snapshots[place] = np.asarray(pieces.weights(carry))
                 since = episodes
         live.steps = steps
+        last = pieces.unpack(_on_host(carry))
         counters = dict(episodes=np.int32(episodes), steps=np.int32(steps), snapshots=snapshots)
-        after = dataclasses.replace(run, agent=carry.agent, episode=stored(episode), held=carry.held, **counters)
+        after = dataclasses.replace(run, agent=last.agent, episode=stored(episode), held=last.held, **counters)
         learned = index * length + every * np.arange(1, rounds + 1) - 1 >= plays.warm_up
         learned &= every * np.arange(1, rounds + 1) <= steps - int(run.steps)
         updates = rounds * plays.updates_per_round
-        fit = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(updates), carry.fits)
+        fit = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(updates), last.fits)
         played = (ended.reshape(rounds, every), earned.reshape(rounds, every))
         log = Log(*_stacked((*played, np.repeat(learned, plays.updates_per_round), fit)))
         return _stacked(after), log
@@ -173,11 +174,13 @@ def _step(
     told = outcomes or happened
     step = int(episode.step) + 1
     ended = bool(happened.terminated) or step >= task.env.horizon or getattr(simulator, "truncated", False)
-    blank = np.zeros(len(happened.obs))
-    parts = [np.ravel(part) for part in ([ended], blank, told.reward, told.terminated, told.obs)]
+    size, count = len(happened.obs), np.size(told.reward)
+    row = np.empty(1 + size + count * (size + 2), dtype)
+    row[0] = ended
+    rewards, flags = 1 + size + count, 1 + size + 2 * count  # where they end
+    row[1 + size : rewards], row[rewards:flags], row[flags:] = told.reward, told.terminated, told.obs.ravel()
     obs, earned = happened.obs.astype(dtype), dtype.type(episode.earned + dtype.type(happened.reward))
-    after = _episode(None, obs, episode.acting, episode.models, np.int32(step), earned)
-    return after, np.concatenate(parts).astype(dtype)
+    return _episode(None, obs, episode.acting, episode.models, np.int32(step), earned), row
 
 
 class _Pieces(NamedTuple):
@@ -186,18 +189,22 @@ class _Pieces(NamedTuple):
     Attributes:
       start: `(weights_key, steps_key, belief) -> RunState`, without an episode.
       fresh: `key -> _Fresh`.
-      draw: `(key_data, index) -> (_Chunk, _Fresh)`, all random numbers of a chunk.
-      begin: `(run, chunk, obs) -> (carry, action)`, the first action of a chunk.
-      observe: `(carry, chunk, row) -> (carry, action)`, after a step.
+      draw: `(key_data, index) -> (draws, _Fresh)`, all random numbers of a chunk, those of the learner packed.
+      begin: `(run, draws, obs, index) -> (carry, action)`, the first action of a chunk; the carry is packed.
+      observe: `(carry, draws, row) -> (carry, action)`, after a step.
       learn: likewise, after the last step of a round.
+      unpack: `carry -> _Carry`, of numpy's arrays too.
+      weights: `carry -> [n]`, the mean.
     """
 
     start: Callable[..., RunState]
     fresh: Callable[[jax.Array], _Fresh]
-    draw: Callable[..., tuple[_Chunk, _Fresh]]
-    begin: Callable[..., tuple[_Carry, jax.Array]]
-    observe: Callable[..., tuple[_Carry, jax.Array]]
-    learn: Callable[..., tuple[_Carry, jax.Array]]
+    draw: Callable[..., tuple[_Packed, _Fresh]]
+    begin: Callable[..., tuple[_Packed, jax.Array]]
+    observe: Callable[..., tuple[_Packed, jax.Array]]
+    learn: Callable[..., tuple[_Packed, jax.Array]]
+    unpack: Callable[[_Packed], _Carry]
+    weights: Callable[[_Packed], jax.Array]
 
 
 def _make_pieces(task: Task, learner: Learner, plays: PlaysSteps) -> _Pieces:
@@ -209,47 +216,46 @@ def _make_pieces(task: Task, learner: Learner, plays: PlaysSteps) -> _Pieces:
         acting, models, reset_key = draw_models(task, key)
         return _Fresh(acting, models, jax.random.bits(reset_key, (), "uint32"))
 
-    def draw(key_data: jax.Array, index: jax.Array) -> tuple[_Chunk, _Fresh]:
+    def draw(key_data: jax.Array, index: jax.Array) -> tuple[_Packed, _Fresh]:
         key, first = jax.random.wrap_key_data(key_data), index * (rounds * every)
 
-        def one(t: jax.Array) -> tuple[Any, _Fresh]:
+        def one(t: jax.Array) -> tuple[_Packed, _Fresh]:
             agent_key, _, reset_key = jax.random.split(jax.random.fold_in(key, t), 3)
-            return learner.draw(agent_key, ()), fresh(reset_key)
+            return numbers.pack(learner.draw(agent_key, ())), fresh(reset_key)
 
-        draws, episodes = jax.vmap(one)(first + jnp.arange(rounds * every))
-        return _Chunk(draws, first), episodes
+        return jax.vmap(one)(first + jnp.arange(rounds * every))
 
-    def now(carry: _Carry, chunk: _Chunk) -> tuple[Any, Any]:
+    def now(carry: _Carry, draws: _Packed) -> tuple[Any, Any]:
         """The random numbers of the step, and when it is."""
-        drawn = jax.tree.map(lambda leaf: leaf[carry.k], chunk.draws)
-        return drawn, clock_of(task, carry, chunk.first + carry.k)
+        return numbers.unpack([array[carry.k] for array in draws]), clock_of(task, carry, carry.t)
 
-    def acted(carry: _Carry, chunk: _Chunk) -> tuple[_Carry, jax.Array]:
-        drawn, clock = now(carry, chunk)
+    def acted(carry: _Carry, draws: _Packed) -> tuple[_Carry, jax.Array]:
+        drawn, clock = now(carry, draws)
         action, _ = learner.act(carry.agent, drawn, carry.obs, clock)
         return dataclasses.replace(carry, action=action), action
 
-    def begin(run: RunState, chunk: _Chunk, obs: jax.Array) -> tuple[_Carry, jax.Array]:
-        drawn = jax.tree.map(lambda leaf: leaf[0], chunk.draws)
-        clock = clock_of(task, run, chunk.first)
-        fit = jax.eval_shape(learner.learn, run.agent, drawn, clock, active, None)[1]
+    def begun(run: RunState, draws: _Packed, obs: jax.Array, index: jax.Array) -> tuple[_Carry, jax.Array]:
+        first = jnp.int32(index * (rounds * every))
+        drawn = numbers.unpack([array[0] for array in draws])
+        fit = jax.eval_shape(learner.learn, run.agent, drawn, clock_of(task, run, first), active, None)[1]
         carry = _Carry(
             agent=run.agent,
             obs=obs,
             action=jnp.int32(0),
+            t=first,
             k=jnp.int32(0),
             episodes=run.episodes,
             steps=run.steps,
             held=run.held,
             fits=jax.tree.map(lambda leaf: jnp.zeros((rounds, *leaf.shape), leaf.dtype), fit),
         )
-        return acted(carry, chunk)
+        return acted(carry, draws)
 
-    def observe(carry: _Carry, chunk: _Chunk, row: jax.Array, learns: bool) -> tuple[_Carry, jax.Array]:
+    def observe(carry: _Carry, draws: _Packed, row: jax.Array, learns: bool) -> tuple[_Carry, jax.Array]:
         models = (len(row) - 1 - observations) // (observations + 2)
         sizes = np.cumsum([1, observations, models, models])
         flag, following, reward, terminated, outcomes = jnp.split(row, sizes)
-        drawn, clock = now(carry, chunk)
+        drawn, clock = now(carry, draws)
         ended = flag[0] != 0
         transition = Transition(
             obs=carry.obs,
@@ -266,27 +272,46 @@ def _make_pieces(task: Task, learner: Learner, plays: PlaysSteps) -> _Pieces:
             agent=agent,
             obs=following,
             action=carry.action,
+            t=carry.t + 1,
             k=carry.k + 1,
             episodes=carry.episodes + ended,
             steps=carry.steps + 1,
             held=carry.held,
             fits=fits,
         )
-        return acted(after, chunk)
+        return acted(after, draws)
 
-    def begun(weights_key: jax.Array, steps_key: jax.Array, belief: Any) -> RunState:
+    def state(weights_key: jax.Array, steps_key: jax.Array, belief: Any) -> RunState:
         return start(task, learner, (weights_key, steps_key), belief, None)
+
+    key = jax.random.key(0)
+    numbers = make_packing(jax.eval_shape(lambda: learner.draw(key, ())))
+    run, blank = jax.eval_shape(state, key, key, None), jnp.zeros(observations)
+    packing = make_packing(jax.eval_shape(begun, run, jax.eval_shape(draw, run.key, 0)[0], blank, 0)[0])
+
+    def packed(function: Callable[..., tuple[_Carry, jax.Array]]) -> Callable[..., tuple[_Packed, jax.Array]]:
+        def call(*arguments: Any) -> tuple[_Packed, jax.Array]:
+            carry, action = function(*arguments)
+            return packing.pack(carry), action
+
+        return call
+
+    def stepped(learns: bool) -> Any:
+        call = packed(lambda carry, draws, row: observe(packing.unpack(carry), draws, row, learns))
+        return jitted(call, donate_argnums=0)
 
     def jitted(function: Callable[..., Any], **options: Any) -> Any:
         return jax.jit(function, compiler_options=_COMPILER_OPTIONS, **options)
 
     return _Pieces(
-        start=jitted(begun),
+        start=jitted(state),
         fresh=jitted(fresh),
         draw=jitted(draw),
-        begin=jitted(begin),
-        observe=jitted(lambda carry, chunk, row: observe(carry, chunk, row, False), donate_argnums=0),
-        learn=jitted(lambda carry, chunk, row: observe(carry, chunk, row, True), donate_argnums=0),
+        begin=jitted(packed(begun)),
+        observe=stepped(False),
+        learn=stepped(True),
+        unpack=packing.unpack,
+        weights=jitted(lambda carry: learner.view.mean(packing.unpack(carry).agent.belief)),
     )
 
 
