@@ -496,12 +496,11 @@ def test_summary_of_known_returns() -> None:
     env = cartpole()
     cells = np.array([[200.0, 195.0, 196.0, 0.0], [10.0, 20.0, 30.0, 40.0]])
 
-    class Returns:
-        def __init__(self, shift: float) -> None:
-            self.cells, self.nominal = cells + shift, np.array([200.0, 100.0]) + shift
+    def returns(shift: float) -> GridReturns:
+        return GridReturns(cells + shift, np.array([200.0, 100.0]) + shift)
 
     axes = {"cart_mass": np.array([1.0, 2.0])}
-    result = summarise("ddqn", env, axes, {5: Returns(0.0), 7: Returns(-1.0)}, 0.1, "mean", 1, 0.0, "last")
+    result = summarise("ddqn", env, axes, {5: returns(0.0), 7: returns(-1.0)}, 0.1, "mean", 1, 0.0, "last")
     assert result.per_seed[0].success.tolist() == [0.5, 0.0]  # above 195, not at it
     assert result.per_seed[1].success.tolist() == [0.25, 0.0]
     assert result.success.tolist() == [0.375, 0.0]

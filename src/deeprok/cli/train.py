@@ -25,6 +25,7 @@ from deeprok.core.errors import DeeprokError
 from deeprok.environments import ENVIRONMENTS, HostEnvironment
 from deeprok.estimators import ESTIMATORS
 from deeprok.runs import folder as runs
+from deeprok.runs.metrics import failures
 from deeprok.runs.run_settings import RunSettings
 from deeprok.runs.settings import SECTIONS, Config, make_config, other_limit
 from deeprok.training import jobs
@@ -176,6 +177,8 @@ def _train_runs(name: Path, folders: Sequence[Path], count: int | None, train: C
             f"{np.mean(recent):.1f}" if recent else "–",
             f"{max(trials):.1f}" if trials else "–",
         )
+        if said := failures(lines):
+            streams.err.print(f"{folder}: {said}", highlight=False, markup=False, soft_wrap=True)
     streams.out.print(table)
     streams.out.print(
         f"map where it works with: deeprok evaluate {name}", highlight=False, markup=False, soft_wrap=True

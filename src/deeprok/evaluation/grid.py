@@ -15,6 +15,7 @@ import numpy as np
 from deeprok.core import cache
 from deeprok.core.errors import DeeprokError, unknown
 from deeprok.core.files import write_atomically
+from deeprok.environments.host import HostEnvironment
 from deeprok.evaluation.play import cell_player, grid_cells
 from deeprok.evaluation.policies import POLICIES, PolicyKind, cautious_policy, draw_members, weights_policy
 from deeprok.evaluation.result import Evaluation, GridReturns, default_axes, file_name, merge, summarise, to_json
@@ -108,6 +109,7 @@ def evaluate(
         )
         play = cell_player(env, policy_of, episodes)
         cells = grid_cells(env, axes)
+        count = len(next(iter(cells.values())))
         size = 1 if policy in ("mean", "lcb") else members
         alone = size if policy == "sample" else 1
         share = (lambda part: advance(part / (len(folders) * alone))) if advance else None
@@ -117,9 +119,11 @@ def evaluate(
                 acting = [belief]
             else:
                 acting = np.split(draw_members(view, belief, policy, size, seed), alone)
-            parts = [play(weights, cells, epsilon, seed, share) for weights in acting]
+            lost = np.zeros(count, int) if isinstance(env, HostEnvironment) else None
+            more = {} if lost is None else {"failed": lost}
+            parts = [play(weights, cells, epsilon, seed, share, **more) for weights in acting]
             returns = np.concatenate(parts, axis=1)
-            played[config.seed] = GridReturns(returns[:-1], returns[-1])
+            played[config.seed] = GridReturns(returns[:-1], returns[-1], None if lost is None else lost[:-1])
     options = {"policy": policy, "episodes": episodes, "epsilon": epsilon, "keep": keep, "seed": seed}
     options |= {"kappa": kappa} if policy == "lcb" else {"members": members} if policy != "mean" else {}
     usual = {name: parameter.default for name, parameter in inspect.signature(evaluate).parameters.items()}

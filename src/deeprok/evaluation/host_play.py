@@ -19,7 +19,8 @@ _SIDE_BY_SIDE = 64
 def host_player(env: HostEnvironment, policy_of: PolicyOf, episodes: int) -> Callable[..., np.ndarray]:
     """What `deeprok.evaluation.play.cell_player` makes, for a stateful simulator.
 
-    The i-th episode has the same first state and exploration on each model.
+    The i-th episode has the same first state and exploration on each model. The function has one more argument,
+    `failed` [models], to which it adds the episodes that ended because the simulation failed.
 
     Args:
       env: the environment.
@@ -39,6 +40,7 @@ def host_player(env: HostEnvironment, policy_of: PolicyOf, episodes: int) -> Cal
         epsilon: float,
         seed: int = 0,
         advance: Callable[[float], None] | None = None,
+        failed: np.ndarray | None = None,
     ) -> np.ndarray:
         each = _models(env, models)
         waiting = [(cell, number) for cell in range(len(each)) for number in range(episodes)]
@@ -63,7 +65,10 @@ def host_player(env: HostEnvironment, policy_of: PolicyOf, episodes: int) -> Cal
                 draws[slot] = chances[slot].random(draws.shape[1])
             actions = np.asarray(choose(weights, obs, draws, epsilon))
             for slot, (cell, number) in list(playing.items()):
+                lost = sum(simulators[slot].failures.values())
                 outcome = simulators[slot].step(actions[slot])
+                if failed is not None:
+                    failed[cell] += sum(simulators[slot].failures.values()) > lost
                 obs[slot], steps[slot] = outcome.obs, steps[slot] + 1
                 returns[cell, number] += outcome.reward
                 truncated = steps[slot] >= env.horizon or getattr(simulators[slot], "truncated", False)

@@ -45,6 +45,20 @@ def print_evaluation(result: Evaluation, out: Console) -> None:
             highlight=False,
             soft_wrap=True,
         )
+    if result.failed is not None and result.failed.any():
+        cells = result.failed.size
+        out.print(
+            f"the simulation failed in {result.failed.sum():,} of {cells * seeds * _played(result):,} episodes, in "
+            f"{np.count_nonzero(result.failed)} of {cells} cells: its numbers were not finite or too large, which "
+            "ended them",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _played(result: Evaluation) -> int:
+    """Episodes of a seed in a cell."""
+    return result.episodes * (result.members if result.policy == "sample" else 1)
 
 
 def failed_seeds(result: Evaluation) -> list[int]:

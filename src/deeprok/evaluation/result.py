@@ -95,10 +95,14 @@ class Evaluation:
     """Unit and nominal value of each parameter of the grid; empty in files of older versions."""
     disturbances: dict[str, Any] = field(default_factory=dict)
     """What disturbed the environment of the test, of `sensor_noise`, `action_delay` and `parameter_noise`."""
+    failed: np.ndarray | None = None
+    """Episodes in each cell, of all seeds, that ended because the simulation failed; None unless in a simulator."""
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object that `deeprok evaluate --json` prints: arrays are nested lists."""
         plain: dict[str, Any] = _as_lists(dataclasses.asdict(self))
+        if self.failed is None:
+            del plain["failed"]
         return plain
 
     @classmethod
@@ -116,6 +120,8 @@ class Evaluation:
         values["grid"] = {name: np.array(axis, float) for name, axis in values["grid"].items()}
         for name in _CELLS:
             values[name] = np.array(values[name], float)
+        if "failed" in values:
+            values["failed"] = np.array(values["failed"], int)
         for name in ("overall", "nominal"):
             values[name] = Score(**values[name])
         values["per_seed"] = [
@@ -143,7 +149,7 @@ class Evaluation:
         """The columns of `to_frame`: arrays with an entry for each cell, the last parameter varying fastest."""
         values = np.meshgrid(*self.grid.values(), indexing="ij")
         return {name: np.ravel(value) for name, value in zip(self.grid, values, strict=True)} | {
-            name: np.ravel(getattr(self, name)) for name in _CELLS
+            name: np.ravel(getattr(self, name)) for name in (*_CELLS, *_own_cells(self.failed))
         }
 
     def plot(self) -> Figure:
@@ -153,6 +159,11 @@ class Evaluation:
 
 _SEED_CELLS = ("mean_return", "std_return", "success")
 _CELLS = (*_SEED_CELLS, "success_low", "success_high")
+
+
+def _own_cells(failed: Any) -> tuple[str, ...]:
+    """Those that only evaluations in simulators have."""
+    return () if failed is None else ("failed",)
 
 
 def _as_lists(value: Any) -> Any:
@@ -174,7 +185,10 @@ def _is_evaluation(content: Any) -> bool:
     numbers: dict[str, Any] = dict.fromkeys(("episodes", "epsilon", "members", "kappa"), ())
     seeds, parameters = content.get("per_seed"), content.get("parameters", {})
     return (
-        has_shapes(content, {**dict.fromkeys(_CELLS, shape), **scores, **numbers})
+        has_shapes(
+            content,
+            {**dict.fromkeys((*_CELLS, *_own_cells(content.get("failed"))), shape), **scores, **numbers},
+        )
         and all(isinstance(content.get(name), str) for name in ("algorithm", "policy", "keep", "file"))
         and isinstance(seeds, list)
         and len(seeds) > 0
@@ -203,6 +217,7 @@ class GridReturns(NamedTuple):
 
     cells: np.ndarray  # [cells, episodes]
     nominal: np.ndarray  # [episodes], at the nominal parameters
+    failed: np.ndarray | None = None  # [cells] episodes that ended because the simulation failed
 
 
 def summarise(
@@ -265,6 +280,7 @@ def summarise(
         file=file,
         parameters={name: units[name] for name in axes},
         disturbances={name: value for name, value in disturbances.items() if value},
+        failed=_sum([None if played.failed is None else played.failed.reshape(shape) for played in returns.values()]),
         **_pooled(per_seed, each),
     )
 
@@ -277,7 +293,14 @@ def merge(evaluations: Sequence[Evaluation]) -> Evaluation:
             raise DeeprokError("the seeds were evaluated with different options; evaluate them again, together")
     per_seed = [one for evaluation in evaluations for one in evaluation.per_seed]
     each = first.episodes * (first.members if first.policy == "sample" else 1)
-    return dataclasses.replace(first, per_seed=per_seed, **_pooled(per_seed, each))
+    failed = _sum([evaluation.failed for evaluation in evaluations])
+    return dataclasses.replace(first, per_seed=per_seed, failed=failed, **_pooled(per_seed, each))
+
+
+def _sum(counts: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    """The counts of all seeds; None if one has none, as in files of older versions."""
+    known = [count for count in counts if count is not None]
+    return np.sum(known, axis=0) if len(known) == len(counts) else None
 
 
 def _pooled(seeds: Sequence[SeedScores], episodes: int) -> dict[str, Any]:

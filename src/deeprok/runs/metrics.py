@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ class Metrics(Mapping[str, np.ndarray]):
 
     `metrics["loss"]` is an array [C] with an entry for each chunk of training, NaN where a chunk has none. Every run
     has `steps` and `episodes`; `loss`, `trial_return` and the filter's diagnostics are there where the algorithm has
-    them. Pairs of numbers, such as a least and a largest variance, are arrays [C, 2].
+    them, `failed_steps` and `failed_simulations` where it was trained in a stateful simulator. Pairs of numbers, such
+    as a least and a largest variance, are arrays [C, 2].
 
     Attributes:
       chunks: name -> [C] or [C, 2].
@@ -56,6 +57,21 @@ class Metrics(Mapping[str, np.ndarray]):
         sums = np.diff(np.concatenate([[0.0], np.cumsum(self.returns)])[np.cumsum([0, *self.ended])])
         counts = np.where(self.ended > 0, self.ended, 1)
         return columns | {"mean_return": np.where(self.ended > 0, sums / counts, np.nan)}
+
+
+def failures(lines: Sequence[Mapping[str, Any]]) -> str:
+    """What to say of simulations that failed in a run; empty if none did.
+
+    Args:
+      lines: of its `metrics.jsonl`.
+    """
+    steps, simulations = (sum(line.get(name, 0) for line in lines) for name in ("failed_steps", "failed_simulations"))
+    if not simulations:
+        return ""
+    return (
+        f"{simulations:,} simulations failed, in {steps:,} of {lines[-1]['steps']:,} steps: their numbers were not "
+        "finite or too large, which counts as the end of an episode on that model"
+    )
 
 
 def read(folder: Path) -> Metrics:

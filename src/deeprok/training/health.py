@@ -59,6 +59,9 @@ def metrics_line(
             line |= _health(health, len(losses) * learner.batch)
         for name, column in (log.fit.measures or {}).items():
             line[name] = float(np.asarray(column[i])[updates].mean())
+    if log.failed is not None:
+        steps, simulations = np.asarray(log.failed[i]).tolist()
+        line |= {"failed_steps": steps, "failed_simulations": simulations}
     if spread:
         line |= {"trace": float(spread.trace[i]), "variances": [float(spread.least[i]), float(spread.largest[i])]}
     belief = jax.tree.map(lambda leaf: leaf[i], states.agent.belief)

@@ -127,12 +127,14 @@ def make_program(config: Config) -> Program:
         fresh = _on_host(fresh)
         carry, action = pieces.begin(run, draws, episode.obs, index)
         episodes, steps, snapshots = int(run.episodes), int(run.steps), np.array(run.snapshots)
-        ended, earned = np.zeros(length, bool), np.zeros(length, dtype)
+        ended, earned, failed = np.zeros(length, bool), np.zeros(length, dtype), np.zeros(length, int)
         since = episodes  # the last moment of a snapshot
         for k in range(length):
             if not task.budget.lasts(episodes, steps):
                 break
+            before = _failures(live.simulator)
             episode, row = _step(task, live.simulator, episode, np.asarray(action), dtype)
+            failed[k] = _failures(live.simulator) - before
             ended[k], earned[k] = bool(row[0]), episode.earned
             if ended[k]:
                 episode = begin(_Fresh(*(jax.tree.map(lambda leaf, k=k: leaf[k], part) for part in fresh)))
@@ -153,7 +155,8 @@ def make_program(config: Config) -> Program:
         updates = rounds * plays.updates_per_round
         fit = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(updates), last.fits)
         played = (ended.reshape(rounds, every), earned.reshape(rounds, every))
-        log = Log(*_stacked((*played, np.repeat(learned, plays.updates_per_round), fit)))
+        lost = np.array([(failed > 0).sum(), failed.sum()])
+        log = Log(*_stacked((*played, np.repeat(learned, plays.updates_per_round), fit, lost)))
         return _stacked(after), log
 
     return Program(learner, init, shapes, advance, lambda states: np.asarray(states.steps) // length)
@@ -318,6 +321,11 @@ def _make_pieces(task: Task, learner: Learner, plays: PlaysSteps) -> _Pieces:
 def _episode(*fields: Any) -> Episode:
     """An episode of numpy's arrays."""
     return Episode(*fields)
+
+
+def _failures(simulator: Simulator) -> int:
+    """How many simulations have failed so far."""
+    return sum(simulator.failures.values())
 
 
 def _on_host(tree: Any) -> Any:

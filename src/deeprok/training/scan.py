@@ -70,6 +70,7 @@ class Log(NamedTuple):
     earned: jax.Array  # [...] the return so far after each
     learned: jax.Array  # [] bool, whether the update changed anything
     fit: Fit
+    failed: Any = None  # [2] of a chunk in a simulator: steps in which a simulation failed, and simulations that did
 
 
 class Program(NamedTuple):
