@@ -133,3 +133,20 @@ BOAT = from_gymnasium(Boat, box={"current": (-0.3, 0.3)}, state=["place", "_step
 def boat() -> HostEnvironment:
     """A function without arguments that makes an environment."""
     return BOAT
+
+
+class Fragile(Boat):
+    """A boat that sinks, some time after it was made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left = 60
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._left -= 1
+        if self._left < 0:
+            raise RuntimeError("the boat has sunk")
+        return super().step(action)
+
+
+FRAGILE = from_gymnasium(Fragile, box={"current": (-0.3, 0.3)}, state=["place", "_steps"], horizon=10)

@@ -227,7 +227,7 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "prior_part": ("mean", "mean"),
 }
 #: Settings that need others, or a run.
-TOGETHER = {"prior"}
+TOGETHER = {"prior", "simulators"}
 #: Settings that are on or off, tested below.
 SWITCHES = {"double", "normalise", "recalibrate", "settle"}
 SETTINGS = {name for algorithm in ("deep_rok", "ddqn") for name in make_config(algorithm).flat()}
@@ -364,6 +364,11 @@ def test_every_setting_of_a_part_is_an_option(untrained, tmp_path: Path, algorit
 def test_the_setting_of_another_critic_is_an_option(untrained, tmp_path: Path) -> None:
     config = config_of("pg", "--critic", "adam", "--critic-rate", "0.5", out=tmp_path / "run")
     assert config == make_config("pg", critic="adam", **ADAM_CRITIC)
+
+
+def test_the_number_of_simulators_is_an_option(untrained, tmp_path: Path) -> None:
+    config = config_of("ddqn", "--env", "CartPole-v1", "--simulators", "4", out=tmp_path / "run")
+    assert config == make_config("ddqn", env="CartPole-v1", simulators=4)
 
 
 @pytest.mark.parametrize(

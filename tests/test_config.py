@@ -149,6 +149,7 @@ NUMBERS: dict[str, list[Any]] = {
     "sensor_noise": [-0.1, NAN, INF, "1"],
     "action_delay": [-1, 101, 1.5, "1"],
     "memory": [-1, 1.5, 201, "1"],
+    "simulators": [0, 257, 1.5, "2"],
     "edges": [1.0, -0.1, NAN],
     "discount": [1.0, -0.1, NAN, 2],
     "batch_size": [0, 1.5],

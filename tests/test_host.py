@@ -216,6 +216,17 @@ def test_a_simulator_is_given_what_differs_and_nothing_else() -> None:
         ("rtd_dqn", {"env": "Pendulum-v1"}, "env is 'Pendulum-v1', where actions are numbers; rtd_dqn needs actions"),
         ("rtd_dqn", {"env": "FrozenLake-v1"}, "FrozenLake-v1 has no box of its own; give the ranges of its uncertain"),
         ("rtd_dqn", {"env": "CartPole-v7"}, "unknown env 'CartPole-v7': did you mean 'cartpole'? known are acrobot,"),
+        (
+            "rtd_dqn",
+            {"env": "cartpole", "simulators": 2},
+            "simulators is 2, but cartpole is an environment in JAX, not a",
+        ),
+        ("rtd_dqn", {"simulators": 3}, "simulators is 3; it must divide train_every, 2, or be a multiple of it"),
+        (
+            "rtd_dqn",
+            {"simulators": 16, "chunk_steps": 1000},
+            "chunk_steps is 1000; it must be a multiple of simulators",
+        ),
         ("rtd_dqn", {"box": {"masscart": (1.0, 2.0)}}, "unknown parameter in box 'masscart': known are cart_mass,"),
     ],
 )

@@ -113,6 +113,7 @@ CHANGES: dict[str, Change] = {
     "action_delay": Change(2, dict(action_delay=1)),
     "parameter_noise": Change("force=0.2", dict(parameter_noise="force=0.1")),
     "memory": Change(2, dict(memory=1)),
+    "simulators": Change(2),
     "acting": Change("nominal"),
     "robust_set": Change("kl"),
     "robust_level": Change(0.6),
@@ -309,6 +310,7 @@ UNREAD: list[Exempt] = [
 
 #: Settings whose change is refused.
 REFUSED: list[Exempt] = [
+    Exempt(set(ALGORITHMS), {"simulators"}, "the environments are in JAX"),
     Exempt(rows("gradient"), {"explore", "recalibrate"}, "a point has no posterior"),
     Exempt(rows("actor_critic"), {"double"}, "the actor chooses the successor's action"),
 ]

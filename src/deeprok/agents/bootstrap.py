@@ -211,6 +211,7 @@ def make_bootstrapped(task: Task) -> Learner:
             rounds_per_chunk=settings.chunk_steps // settings.train_every,
             warm_up=settings.warm_up,
             updates_per_round=settings.updates,
+            per_episode=("acting",),
         ),
         init=init,
         draw=draw,

@@ -135,6 +135,8 @@ class PlaysSteps(NamedTuple):
       rounds_per_chunk: rounds in a chunk, after which metrics are written.
       warm_up: the step before which updates have no effect.
       updates_per_round: updates after the steps of a round.
+      per_episode: fields of the state that belong to the episode under way. Where a learner plays in several simulators
+        each has its own.
     """
 
     observe: Callable[[Any, Transition, Any, Clock, jax.Array, jax.Array], Any]
@@ -142,6 +144,7 @@ class PlaysSteps(NamedTuple):
     rounds_per_chunk: int
     warm_up: int = 0
     updates_per_round: int = 1
+    per_episode: tuple[str, ...] = ()
 
     def chunk_steps(self, horizon: int) -> int:
         """Environment steps in a chunk."""

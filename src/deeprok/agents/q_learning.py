@@ -237,6 +237,7 @@ def make_q_learner(task: Task) -> Learner:
             rounds_per_chunk=settings.chunk_steps // settings.train_every,
             warm_up=settings.warm_up,
             updates_per_round=settings.updates,
+            per_episode=("drawn", "repeating"),
         ),
         init=init,
         draw=draw,

@@ -111,7 +111,7 @@ class Simulation:
         if self._within.branching != "restored" or access is None or words is None:
             return None
         found, kinds = dict[str, np.ndarray](), []
-        for name, value in access.read(self._env).items():
+        for name, value in sorted(access.read(self._env).items()):
             array = np.asarray(0.0 if value is None else value)
             kinds.append(0 if value is None else ord(array.dtype.char))
             found[name] = array
@@ -124,7 +124,7 @@ class Simulation:
         assert access
         # A first reset makes what an environment steps only after.
         self.reset(0, model)
-        names = [name for name in state if name not in ("kinds", "random")]
+        names = sorted(name for name in state if name not in ("kinds", "random"))
         found: dict[str, Any] = {}
         for name, kind in zip(names, np.asarray(state["kinds"]).tolist(), strict=True):
             array = np.asarray(state[name]).astype(chr(kind)) if kind else None

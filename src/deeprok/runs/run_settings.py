@@ -31,6 +31,7 @@ Preset = Literal["default", "paper", "tuned"]
 PRESETS: tuple[str, ...] = get_args(Preset)
 
 Delay = Annotated[int, Meta(ge=0, le=100, description="a whole number from 0 to 100")]
+Simulators = Annotated[int, Meta(ge=1, le=256, description="a whole number from 1 to 256")]
 InputScale = Annotated[tuple[float, ...], Rule(lambda scale: 0 not in scale, "finite numbers other than 0")]
 
 
@@ -75,6 +76,9 @@ class RunSettings:
     deviation, as name=deviation,…"""
     memory: Natural = added(0)
     """Past steps whose observations and actions the network sees too; 0 for none."""
+    simulators: Simulators = added(1)
+    """Simulators that the agent learns in at once, each in a process of its own; for environments that are stateful
+    simulators."""
     acting: Acting = "sampled"
     """The model acted on: the nominal one, a fresh draw from the box each episode, or a member of the model set."""
 

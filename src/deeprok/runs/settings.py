@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast, get_args
 import jax
 
 from deeprok.agents.algorithms import ALGORITHMS, Algorithm
-from deeprok.agents.learner import LEARNERS, Budget, Learner, LearnerPart, Task
+from deeprok.agents.learner import LEARNERS, Budget, Learner, LearnerPart, PlaysSteps, Task
 from deeprok.agents.network import NETWORKS, Network, NetworkPart
 from deeprok.agents.targets import TARGETS, TargetPart
 from deeprok.core.errors import DeeprokError, shown, unknown
@@ -396,8 +396,25 @@ def check(config: Config) -> None:
         )
     if isinstance(env, HostEnvironment):
         _check_simulator(config, env)
+    elif config.simulators > 1:
+        raise DeeprokError(
+            f"simulators is {config.simulators}, but {config.env} is an environment in JAX, not a stateful simulator; "
+            "take 1"
+        )
     parts.target.check(config.target, config.has_posterior)
     parts.learner.check(config.task())
+    if config.simulators > 1:
+        _check_several(config.simulators, config.make_learner())
+
+
+def _check_several(count: int, learner: Learner) -> None:
+    """Raises unless rounds and chunks of the learner are made of whole steps of several simulators."""
+    assert isinstance(learner.plays, PlaysSteps)
+    every, length = learner.plays.steps_per_round, learner.chunk_steps
+    if every % count and count % every:
+        raise DeeprokError(f"simulators is {count}; it must divide train_every, {every}, or be a multiple of it")
+    if length % count:
+        raise DeeprokError(f"chunk_steps is {length}; it must be a multiple of simulators, which is {count}")
 
 
 def _check_simulator(config: Config, env: HostEnvironment) -> None:

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from deeprok.agents.learner import Learner, PlaysSteps, Task
-from deeprok.core.errors import DeeprokError
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import Transition
-from deeprok.environments.host import HostEnvironment, Simulator, model_of
+from deeprok.environments.host import HostEnvironment, model_of
 from deeprok.runs.settings import Config
 from deeprok.training.packing import make_packing
+from deeprok.training.players import Fresh, Moved, fresh_at, players_here, players_in_processes, rows_of
 from deeprok.training.scan import (
     COMPILER_OPTIONS,
     SEGMENTS,
@@ -35,18 +35,19 @@ from deeprok.training.scan import (
     start,
 )
 
+T = TypeVar("T")
 _Packed = list[jax.Array]
 
 #: The operations of a step are too short to be handed to other threads.
 _COMPILER_OPTIONS = {**COMPILER_OPTIONS, "xla_cpu_enable_concurrency_optimized_scheduler": False}
 
 
-class _Fresh(NamedTuple):
-    """What decides an episode that begins; of a chunk, with a first axis of steps."""
+@pytree_dataclass
+class Several:
+    """The episodes of several simulators that one learner plays in."""
 
-    acting: Mapping[str, Any]  # name -> []
-    models: Mapping[str, Any]  # name -> [M]
-    seed: Any  # [] of the simulator's reset
+    each: Episode  # with a first axis of simulators
+    own: Mapping[str, jax.Array]  # fields of the learner's state that belong to an episode -> [N, …]
 
 
 @pytree_dataclass
@@ -54,8 +55,9 @@ class _Carry:
     """What the device holds between two steps."""
 
     agent: Any
-    obs: jax.Array  # [D]
-    action: jax.Array  # that the simulator takes
+    obs: jax.Array  # [N, D]
+    action: jax.Array  # [N, …] that the simulators take
+    own: Mapping[str, jax.Array]  # as in `Several`
     t: jax.Array  # [] int32, the number of the step
     k: jax.Array  # [] int32, steps of this chunk so far
     episodes: jax.Array  # [] int32
@@ -64,92 +66,127 @@ class _Carry:
     fits: Any  # of the chunk's updates, with a first axis of rounds
 
 
+class _Seen(NamedTuple):
+    """A simulator's step, as the learner sees it."""
+
+    obs: jax.Array  # [D] before it
+    action: jax.Array
+    drawn: Any  # the learner's random numbers
+    own: Mapping[str, jax.Array]  # as in `Several`, of this simulator
+    row: jax.Array  # what happened
+
+
 @dataclasses.dataclass
 class _Live:
-    """The simulation, and the step of the run that it is at."""
+    """The step of the run that the simulations are at; −1 if at none."""
 
-    simulator: Simulator
     steps: int = -1
 
 
-def make_program(config: Config) -> Program:
-    """Builds the functions that a run on a stateful simulator consists of, for one seed at a time."""
+def make_program(config: Config, processes: bool = True) -> Program:
+    """Builds the functions that a run on a stateful simulator consists of, for one seed at a time.
+
+    Args:
+      config: the settings.
+      processes: whether several simulators have processes of their own.
+    """
     # Each step waits for its action, so that another thread could do nothing meanwhile. It has an effect where JAX has
     # not computed anything yet, as in a process that only trains.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    task, learner = config.task(), config.make_learner()
+    task, learner, count = config.task(), config.make_learner(), config.simulators
     env, plays = task.env, learner.plays
     assert isinstance(env, HostEnvironment)
     assert isinstance(plays, PlaysSteps)
     every, rounds = plays.steps_per_round, plays.rounds_per_chunk
     length, segment = every * rounds, every * (rounds // math.gcd(rounds, SEGMENTS))
-    pieces = _make_pieces(task, learner, plays)
+    pieces = _make_pieces(task, learner, plays, count)
     dtype = np.dtype(config.precision)
-    live = _Live(env.make())
+    live = _Live()
+    players = players_in_processes(config) if processes and count > 1 else players_here(env, task.target.robust, count)
 
-    def begin(fresh: _Fresh) -> Episode:
-        """Resets the simulator, whose state is stored at the end of a chunk."""
-        obs = live.simulator.reset(int(fresh.seed), model_of(env, fresh.acting)).astype(dtype)
-        return _episode(None, obs, fresh.acting, fresh.models, np.int32(0), dtype.type(0.0))
+    def begun(fresh: Sequence[Fresh]) -> list[Episode]:
+        """Episodes at their beginning; the simulators' states are stored at the end of a chunk."""
+        first = players.ask("begin", [(one,) for one in fresh])
+        return [
+            _episode(None, obs.astype(dtype), one.acting, one.models, np.int32(0), dtype.type(0.0))
+            for obs, one in zip(first, fresh, strict=True)
+        ]
 
-    def stored(episode: Episode) -> Episode:
-        return dataclasses.replace(episode, state=_pack(live.simulator))
+    def stored(episodes: Sequence[Episode], own: Mapping[str, Any]) -> Any:
+        """What a checkpoint holds of them."""
+        states = players.ask("pack", [()] * count)
+        each = [dataclasses.replace(one, state=state) for one, state in zip(episodes, states, strict=True)]
+        return each[0] if count == 1 else Several(jax.tree.map(lambda *leaves: np.stack(leaves), *each), own)
+
+    def first(key: jax.Array, run: RunState) -> Any:
+        """The first episodes of a run."""
+        return stored(begun(freshly(key)), pieces.own(run.agent))
+
+    def freshly(key: jax.Array) -> list[Fresh]:
+        keys = [key] if count == 1 else list(jax.random.split(key, count))
+        return [_on_host(pieces.fresh(one)) for one in keys]
 
     def init(key: jax.Array, belief: Any = None) -> RunState:
         weights_key, episode_key, steps_key = jax.random.split(key, 3)
         run = pieces.start(weights_key, steps_key, belief)
         live.steps = 0
-        return dataclasses.replace(run, episode=stored(begin(_on_host(pieces.fresh(episode_key)))))
+        return dataclasses.replace(run, episode=first(episode_key, run))
 
     def shapes() -> RunState:
         key = jax.random.key(0)
         run = jax.eval_shape(pieces.start, key, key, None)
-        episode = stored(begin(_on_host(pieces.fresh(key))))
+        episode = stored(begun(freshly(key)), jax.eval_shape(pieces.own, run.agent))
         live.steps = -1
         return dataclasses.replace(
             run, episode=jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), episode)
         )
 
-    def continued(run: RunState) -> Episode:
-        """The episode under way. A simulation that can't be put where it was begins another."""
-        episode = _on_host(run.episode)
-        if len(episode.state):
-            _unpack(live.simulator, episode.state, model_of(env, episode.acting))
+    def continued(run: RunState) -> list[Episode]:
+        """The episodes under way. Simulations that can't be put where they were begin others."""
+        kept = _on_host(run.episode)
+        episodes = [kept] if count == 1 else [_at(kept.each, i) for i in range(count)]
+        if len(episodes[0].state):
+            there = [Fresh(one.acting, one.models, 0) for one in episodes]
+            states = [(one.state, fresh, int(one.step)) for one, fresh in zip(episodes, there, strict=True)]
+            players.ask("put", states)
         elif live.steps != int(run.steps):
             key = jax.random.wrap_key_data(jnp.asarray(run.key))
-            return begin(_on_host(pieces.fresh(jax.random.fold_in(key, 2**31 - 1 - int(run.steps)))))
-        return episode
+            return begun(freshly(jax.random.fold_in(key, 2**31 - 1 - int(run.steps))))
+        return episodes
 
     def advance(states: RunState, index: int) -> tuple[RunState, Log]:
-        run = jax.tree.map(lambda leaf: leaf[0], states)
-        episode = continued(run)
+        run = _at(states, 0)
+        each = continued(run)
         draws, fresh = pieces.draw(run.key, index)
         fresh = _on_host(fresh)
-        carry, action = pieces.begin(run, draws, episode.obs, index)
+        carry, actions = pieces.begin(run, draws, np.stack([one.obs for one in each]), index)
         episodes, steps, snapshots = int(run.episodes), int(run.steps), np.array(run.snapshots)
         ended, earned, failed = np.zeros(length, bool), np.zeros(length, dtype), np.zeros(length, int)
         since = episodes  # the last moment of a snapshot
-        for k in range(length):
+        live.steps = -1
+        for k in range(0, length, count):
             if not task.budget.lasts(episodes, steps):
                 break
-            before = _failures(live.simulator)
-            episode, row = _step(task, live.simulator, episode, np.asarray(action), dtype)
-            failed[k] = _failures(live.simulator) - before
-            ended[k], earned[k] = bool(row[0]), episode.earned
-            if ended[k]:
-                episode = begin(_Fresh(*(jax.tree.map(lambda leaf, k=k: leaf[k], part) for part in fresh)))
-            row[1 : 1 + len(episode.obs)] = episode.obs
-            carry, action = (pieces.learn if (k + 1) % every == 0 else pieces.observe)(carry, draws, row)
-            episodes, steps = episodes + int(ended[k]), steps + 1
-            if task.snapshots and ((k + 1) % segment == 0 or not task.budget.lasts(episodes, steps)):
+            chosen, following = np.asarray(actions), [fresh_at(fresh, k + i) for i in range(count)]
+            moved = players.ask("play", list(zip(chosen, following, strict=True)))
+            for i, one in enumerate(moved):
+                if not task.budget.lasts(episodes, steps):  # nor does the learner see the rest
+                    break
+                each[i], earned[k + i] = _after(each[i], one, following[i], dtype)
+                ended[k + i], failed[k + i] = one.ended, one.failed
+                episodes, steps = episodes + one.ended, steps + 1
+            rows = rows_of(moved, dtype)
+            carry, actions = (pieces.learn if (k + count) % every == 0 else pieces.observe)(carry, draws, rows)
+            over = not task.budget.lasts(episodes, steps)
+            if task.snapshots and (over or (k + count) // segment > k // segment):
                 due = range(since // task.snapshot_every, min(episodes // task.snapshot_every, task.snapshots))
                 for place in due:
                     snapshots[place] = np.asarray(pieces.weights(carry))
                 since = episodes
         live.steps = steps
         last = pieces.unpack(_on_host(carry))
-        counters = dict(episodes=np.int32(episodes), steps=np.int32(steps), snapshots=snapshots)
-        after = dataclasses.replace(run, agent=last.agent, episode=stored(episode), held=last.held, **counters)
+        counters: dict[str, Any] = dict(episodes=np.int32(episodes), steps=np.int32(steps), snapshots=snapshots)
+        after = dataclasses.replace(run, agent=last.agent, episode=stored(each, last.own), held=last.held, **counters)
         learned = index * length + every * np.arange(1, rounds + 1) - 1 >= plays.warm_up
         learned &= every * np.arange(1, rounds + 1) <= steps - int(run.steps)
         updates = rounds * plays.updates_per_round
@@ -159,31 +196,19 @@ def make_program(config: Config) -> Program:
         log = Log(*_stacked((*played, np.repeat(learned, plays.updates_per_round), fit, lost)))
         return _stacked(after), log
 
-    return Program(learner, init, shapes, advance, lambda states: np.asarray(states.steps) // length)
+    def close() -> None:
+        players.close()
+        live.steps = -1
+
+    return Program(learner, init, shapes, advance, lambda states: np.asarray(states.steps) // length, close)
 
 
-def _step(
-    task: Task, simulator: Simulator, episode: Episode, action: np.ndarray, dtype: np.dtype[Any]
-) -> tuple[Episode, np.ndarray]:
-    """One step of the simulator.
-
-    Returns:
-      The episode after it, and what the device is told: whether it ended, room for the observation that follows, and of
-      each model the reward, whether it terminated, and the observation.
-    """
-    models: Any = episode.models
-    outcomes = simulator.outcomes(action, models) if task.target.robust else None
-    happened = simulator.step(action)
-    told = outcomes or happened
-    step = int(episode.step) + 1
-    ended = bool(happened.terminated) or step >= task.env.horizon or getattr(simulator, "truncated", False)
-    size, count = len(happened.obs), np.size(told.reward)
-    row = np.empty(1 + size + count * (size + 2), dtype)
-    row[0] = ended
-    rewards, flags = 1 + size + count, 1 + size + 2 * count  # where they end
-    row[1 + size : rewards], row[rewards:flags], row[flags:] = told.reward, told.terminated, told.obs.ravel()
-    obs, earned = happened.obs.astype(dtype), dtype.type(episode.earned + dtype.type(happened.reward))
-    return _episode(None, obs, episode.acting, episode.models, np.int32(step), earned), row
+def _after(episode: Episode, moved: Moved, fresh: Fresh, dtype: np.dtype[Any]) -> tuple[Episode, Any]:
+    """The episode under way after a step, and the return of the one that the step was in."""
+    obs, earned = moved.obs.astype(dtype), dtype.type(episode.earned + dtype.type(moved.earned))
+    if moved.ended:
+        return _episode(None, obs, fresh.acting, fresh.models, np.int32(0), dtype.type(0.0)), earned
+    return _episode(None, obs, episode.acting, episode.models, np.int32(episode.step + 1), earned), earned
 
 
 class _Pieces(NamedTuple):
@@ -193,58 +218,71 @@ class _Pieces(NamedTuple):
       start: `(weights_key, steps_key, belief) -> RunState`, without an episode.
       fresh: `key -> _Fresh`.
       draw: `(key_data, index) -> (draws, _Fresh)`, all random numbers of a chunk, those of the learner packed.
-      begin: `(run, draws, obs, index) -> (carry, action)`, the first action of a chunk; the carry is packed.
-      observe: `(carry, draws, row) -> (carry, action)`, after a step.
-      learn: likewise, after the last step of a round.
+      begin: `(run, draws, obs [N, D], index) -> (carry, actions)`, the first actions of a chunk; the carry is packed.
+      observe: `(carry, draws, rows [N, …]) -> (carry, actions)`, after a step of each simulator.
+      learn: likewise, after the last step of a round, or of several.
+      own: `agent -> dict`, the fields of its state that each of several simulators has, with a first axis of those.
       unpack: `carry -> _Carry`, of numpy's arrays too.
       weights: `carry -> [n]`, the mean.
     """
 
     start: Callable[..., RunState]
-    fresh: Callable[[jax.Array], _Fresh]
-    draw: Callable[..., tuple[_Packed, _Fresh]]
+    fresh: Callable[[jax.Array], Fresh]
+    draw: Callable[..., tuple[_Packed, Fresh]]
     begin: Callable[..., tuple[_Packed, jax.Array]]
     observe: Callable[..., tuple[_Packed, jax.Array]]
     learn: Callable[..., tuple[_Packed, jax.Array]]
+    own: Callable[[Any], dict[str, jax.Array]]
     unpack: Callable[[_Packed], _Carry]
     weights: Callable[[_Packed], jax.Array]
 
 
-def _make_pieces(task: Task, learner: Learner, plays: PlaysSteps) -> _Pieces:
+def _make_pieces(task: Task, learner: Learner, plays: PlaysSteps, count: int) -> _Pieces:
     every, rounds = plays.steps_per_round, plays.rounds_per_chunk
     observations = len(task.env.observation_scale)
-    active = jnp.bool_(True)  # the loop ends with the budget
+    names = plays.per_episode if count > 1 else ()
 
-    def fresh(key: jax.Array) -> _Fresh:
+    def fresh(key: jax.Array) -> Fresh:
         acting, models, reset_key = draw_models(task, key)
-        return _Fresh(acting, models, jax.random.bits(reset_key, (), "uint32"))
+        return Fresh(acting, models, jax.random.bits(reset_key, (), "uint32"))
 
-    def draw(key_data: jax.Array, index: jax.Array) -> tuple[_Packed, _Fresh]:
+    def draw(key_data: jax.Array, index: jax.Array) -> tuple[_Packed, Fresh]:
         key, first = jax.random.wrap_key_data(key_data), index * (rounds * every)
 
-        def one(t: jax.Array) -> tuple[_Packed, _Fresh]:
+        def one(t: jax.Array) -> tuple[_Packed, Fresh]:
             agent_key, _, reset_key = jax.random.split(jax.random.fold_in(key, t), 3)
             return numbers.pack(learner.draw(agent_key, ())), fresh(reset_key)
 
         return jax.vmap(one)(first + jnp.arange(rounds * every))
 
-    def now(carry: _Carry, draws: _Packed) -> tuple[Any, Any]:
-        """The random numbers of the step, and when it is."""
-        return numbers.unpack([array[carry.k] for array in draws]), clock_of(task, carry, carry.t)
+    def drawn_at(draws: _Packed, k: jax.Array) -> Any:
+        """The random numbers of the simulators' steps, with a first axis of simulators."""
+        return jax.vmap(numbers.unpack)([jax.lax.dynamic_slice_in_dim(array, k, count) for array in draws])
+
+    def own(agent: Any) -> dict[str, jax.Array]:
+        return {name: jnp.stack([getattr(agent, name)] * count) for name in names}
 
     def acted(carry: _Carry, draws: _Packed) -> tuple[_Carry, jax.Array]:
-        drawn, clock = now(carry, draws)
-        action, _ = learner.act(carry.agent, drawn, carry.obs, clock)
+        def act(own: Mapping[str, jax.Array], drawn: Any, obs: jax.Array, i: Any) -> jax.Array:
+            clock = clock_of(task, dataclasses.replace(carry, steps=carry.steps + i), carry.t + i)
+            return learner.act(_with_own(carry.agent, own), drawn, obs, clock)[0]
+
+        drawn = drawn_at(draws, carry.k)
+        if count == 1:
+            action = act({}, _at(drawn, 0), carry.obs[0], 0)[None]
+        else:
+            action = jax.vmap(act)(carry.own, drawn, carry.obs, jnp.arange(count))
         return dataclasses.replace(carry, action=action), action
 
     def begun(run: RunState, draws: _Packed, obs: jax.Array, index: jax.Array) -> tuple[_Carry, jax.Array]:
         first = jnp.int32(index * (rounds * every))
-        drawn = numbers.unpack([array[0] for array in draws])
-        fit = jax.eval_shape(learner.learn, run.agent, drawn, clock_of(task, run, first), active, None)[1]
+        drawn = _at(drawn_at(draws, jnp.int32(0)), 0)
+        fit = jax.eval_shape(learner.learn, run.agent, drawn, clock_of(task, run, first), jnp.bool_(True), None)[1]
         carry = _Carry(
             agent=run.agent,
             obs=obs,
             action=jnp.int32(0),
+            own=getattr(run.episode, "own", None) or own(run.agent),
             t=first,
             k=jnp.int32(0),
             episodes=run.episodes,
@@ -254,42 +292,65 @@ def _make_pieces(task: Task, learner: Learner, plays: PlaysSteps) -> _Pieces:
         )
         return acted(carry, draws)
 
-    def observe(carry: _Carry, draws: _Packed, row: jax.Array, learns: bool) -> tuple[_Carry, jax.Array]:
-        models = (len(row) - 1 - observations) // (observations + 2)
+    def observed(carry: _Carry, seen: _Seen) -> tuple[_Carry, tuple[Any, Any, jax.Array], _Seen]:
+        """A simulator's step; what an update after it is given; and what the simulator's next step begins with."""
+        models = (len(seen.row) - 1 - observations) // (observations + 2)
         sizes = np.cumsum([1, observations, models, models])
-        flag, following, reward, terminated, outcomes = jnp.split(row, sizes)
-        drawn, clock = now(carry, draws)
-        ended = flag[0] != 0
+        flag, following, reward, terminated, outcomes = jnp.split(seen.row, sizes)
+        clock = clock_of(task, carry, carry.t)
+        # A single simulator is never asked for a step after the budget.
+        active = jnp.bool_(True) if count == 1 else task.budget.lasts(carry.episodes, carry.steps)
+        ended = (flag[0] != 0) & active
         transition = Transition(
-            obs=carry.obs,
-            action=carry.action,
+            obs=seen.obs,
+            action=seen.action,
             reward=reward,
             next_obs=outcomes.reshape(models, observations),
             terminated=terminated != 0,
         )
-        agent, fits = plays.observe(carry.agent, transition, drawn, clock, ended, active), carry.fits
-        if learns:
-            agent, fit = learner.learn(agent, drawn, clock, active, None)
-            fits = jax.tree.map(lambda all, one: all.at[carry.k // every].set(one), fits, fit)
-        after = _Carry(
+        agent = plays.observe(_with_own(carry.agent, seen.own), transition, seen.drawn, clock, ended, active)
+        after = dataclasses.replace(
+            carry,
             agent=agent,
-            obs=following,
-            action=carry.action,
             t=carry.t + 1,
             k=carry.k + 1,
             episodes=carry.episodes + ended,
-            steps=carry.steps + 1,
-            held=carry.held,
-            fits=fits,
+            steps=carry.steps + active,
         )
-        return acted(after, draws)
+        kept = seen._replace(obs=following, own={name: getattr(agent, name) for name in names})
+        return after, (seen.drawn, clock, active), kept
+
+    def updated(carry: _Carry, given: tuple[Any, Any, jax.Array]) -> _Carry:
+        agent, fit = learner.learn(carry.agent, *given, None)
+        place = (carry.k - 1) // every
+        return dataclasses.replace(
+            carry, agent=agent, fits=jax.tree.map(lambda all, one: all.at[place].set(one), carry.fits, fit)
+        )
+
+    def stepped(carry: _Carry, draws: _Packed, rows: jax.Array, learns: bool) -> tuple[_Carry, jax.Array]:
+        def played(carry: _Carry, seen: _Seen) -> tuple[_Carry, _Seen]:
+            """Some simulators' steps, then an update."""
+            kept = []
+            for i in range(min(count, every)):
+                carry, given, after = observed(carry, _at(seen, i))
+                kept.append(after)
+            return updated(carry, given) if learns else carry, jax.tree.map(lambda *leaves: jnp.stack(leaves), *kept)
+
+        seen = _Seen(carry.obs, carry.action, drawn_at(draws, carry.k), carry.own, rows)
+        if count <= every:
+            carry, kept = played(carry, seen)
+        else:  # several rounds
+            rounded = jax.tree.map(lambda leaf: leaf.reshape(count // every, every, *leaf.shape[1:]), seen)
+            carry, kept = jax.lax.scan(played, carry, rounded)
+            kept = jax.tree.map(lambda leaf: leaf.reshape(count, *leaf.shape[2:]), kept)
+        return acted(dataclasses.replace(carry, obs=kept.obs, own=kept.own), draws)
 
     def state(weights_key: jax.Array, steps_key: jax.Array, belief: Any) -> RunState:
         return start(task, learner, (weights_key, steps_key), belief, None)
 
     key = jax.random.key(0)
     numbers = make_packing(jax.eval_shape(lambda: learner.draw(key, ())))
-    run, blank = jax.eval_shape(state, key, key, None), jnp.zeros(observations)
+    run, blank = jax.eval_shape(state, key, key, None), jnp.zeros((count, observations))
     packing = make_packing(jax.eval_shape(begun, run, jax.eval_shape(draw, run.key, 0)[0], blank, 0)[0])
 
     def packed(function: Callable[..., tuple[_Carry, jax.Array]]) -> Callable[..., tuple[_Packed, jax.Array]]:
@@ -299,8 +360,8 @@ def _make_pieces(task: Task, learner: Learner, plays: PlaysSteps) -> _Pieces:
 
         return call
 
-    def stepped(learns: bool) -> Any:
-        call = packed(lambda carry, draws, row: observe(packing.unpack(carry), draws, row, learns))
+    def step(learns: bool) -> Any:
+        call = packed(lambda carry, draws, rows: stepped(packing.unpack(carry), draws, rows, learns))
         return jitted(call, donate_argnums=0)
 
     def jitted(function: Callable[..., Any], **options: Any) -> Any:
@@ -311,8 +372,9 @@ def _make_pieces(task: Task, learner: Learner, plays: PlaysSteps) -> _Pieces:
         fresh=jitted(fresh),
         draw=jitted(draw),
         begin=jitted(packed(begun)),
-        observe=stepped(False),
-        learn=stepped(True),
+        observe=step(False),
+        learn=step(True),
+        own=jitted(own),
         unpack=packing.unpack,
         weights=jitted(lambda carry: learner.view.mean(packing.unpack(carry).agent.belief)),
     )
@@ -323,9 +385,14 @@ def _episode(*fields: Any) -> Episode:
     return Episode(*fields)
 
 
-def _failures(simulator: Simulator) -> int:
-    """How many simulations have failed so far."""
-    return sum(simulator.failures.values())
+def _with_own(agent: Any, own: Mapping[str, jax.Array]) -> Any:
+    """A learner's state with what belongs to one of several episodes."""
+    return dataclasses.replace(agent, **own) if own else agent
+
+
+def _at(tree: T, i: int) -> T:
+    """The i-th of what has a first axis."""
+    return jax.tree.map(lambda leaf: leaf[i], tree)
 
 
 def _on_host(tree: Any) -> Any:
@@ -344,38 +411,3 @@ def where_resumed(env: HostEnvironment) -> str:
     if simulator.read() is None:
         return "from its next episode, since the simulator's state can't be stored"
     return "within its episode, with the simulator's state"
-
-
-# --- the simulator's state in a checkpoint ---------------------------------------------------------------
-
-
-def _pack(simulator: Simulator) -> np.ndarray:
-    """The bits [W] uint32 of the simulator's state, which no arithmetic rounds; none if it can't be read."""
-    state = simulator.read()
-    if state is None:
-        return np.zeros(0, np.uint32)
-    return np.concatenate([_words(value) for _, value in sorted(state.items())])
-
-
-def _words(value: Any) -> np.ndarray:
-    array = np.asarray(value)
-    return np.ascontiguousarray(array, _kind(array)).reshape(-1).view(np.uint32)
-
-
-def _kind(array: np.ndarray) -> str:
-    """Numbers are stored in double precision, or as whole ones."""
-    return "float64" if array.dtype.kind == "f" else "int64"
-
-
-def _unpack(simulator: Simulator, words: np.ndarray, model: Mapping[str, float]) -> None:
-    """Puts the simulator where it was when `_pack` read it."""
-    simulator.reset(0, model)
-    template = {name: np.asarray(value) for name, value in sorted((simulator.read() or {}).items())}
-    if 2 * sum(array.size for array in template.values()) != len(words):
-        raise DeeprokError("the simulator's state has another size than at its last checkpoint; train the run again")
-    state, place = {}, 0
-    for name, array in template.items():
-        bits = np.ascontiguousarray(words[place : place + 2 * array.size])
-        state[name] = bits.view(_kind(array)).reshape(array.shape)
-        place += 2 * array.size
-    simulator.write(state, model)

@@ -114,11 +114,12 @@ def train_together(
         raise DeeprokError(
             f"{folders[0] / runs.GROUP} names the seeds {list(seeds)}; the seeds {own} must be among them, each once"
         )
-    with configs[0].arithmetic():
-        _train_group(seeds, dict(zip(own, folders, strict=True)), configs[0], report, on_interrupt)
+    with configs[0].arithmetic(), contextlib.closing(make_program(configs[0])) as program:
+        _train_group(program, seeds, dict(zip(own, folders, strict=True)), configs[0], report, on_interrupt)
 
 
 def _train_group(
+    program: Program,
     seeds: Sequence[int],
     folders: Mapping[int, Path],
     config: Config,
@@ -128,13 +129,13 @@ def _train_group(
     """Trains the runs of a group whose folders are given; the others only keep their places.
 
     Args:
+      program: that of the settings.
       seeds: the group's.
       folders: seed -> the folder of its run.
       config: the settings, whatever the seed.
       report: called after each chunk, for each run that took part in it.
       on_interrupt: called when the training is interrupted, at once.
     """
-    program = make_program(config)
     members = [_read_member(folders.get(seed), seed, program) for seed in seeds]
     places = {i: folders[seed] for i, seed in enumerate(seeds) if seed in folders}
     # Stacked on the host and copied to the device, so that no two donated buffers are the same.
@@ -163,7 +164,15 @@ def _train_group(
             if not active:
                 break
             began = time.monotonic()
-            states, log = program.advance(states, chunk)
+            try:
+                states, log = program.advance(states, chunk)
+            except DeeprokError as error:  # of a simulator: what was done before this chunk is not lost
+                begun = [places[i] for i in active if steps[i]]
+                for i in active:
+                    if steps[i]:
+                        _save(places[i], states, best, i)
+                said = f"{error}; go on with: deeprok train --resume {begun[0]}" if begun else str(error)
+                raise DeeprokError(said) from error
             chunk += 1
             unfinished = _unfinished(states, config)
             # Each run is tried when it would be if it ran alone: regularly, and when it has finished.

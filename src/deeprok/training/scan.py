@@ -83,6 +83,7 @@ class Program(NamedTuple):
       advance: `(states, index) -> (states, Log)`, jitted: the chunk of that index, for states stacked along a first
         axis of seeds, which are donated.
       chunks_done: `states -> [S]`, how many chunks each of stacked states has behind it, unless it has finished.
+      close: ends what was begun beside it, when nothing is to be computed any more.
     """
 
     learner: Learner
@@ -90,6 +91,7 @@ class Program(NamedTuple):
     shapes: Callable[[], RunState]
     advance: Callable[[RunState, int], tuple[RunState, Log]]
     chunks_done: Callable[[RunState], np.ndarray]
+    close: Callable[[], None] = lambda: None
 
 
 #: One thread: these matrices are too small to share, and sums keep one order on every machine.
