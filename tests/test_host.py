@@ -134,6 +134,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, capsys: pytes
     assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_run_whose_simulator_cannot_be_read_goes_on_from_the_next_episode(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -47,6 +47,7 @@ def contents(folder: Path) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
     return {name: value.tobytes() for name, value in tensors.items()}, lines
 
 
+@pytest.mark.slow
 def test_folders_of_seeds(in_this_process: list[Path]) -> None:
     assert [folder.name for folder in in_this_process] == ["seed-0", "seed-1"]
     for seed, folder in enumerate(in_this_process):

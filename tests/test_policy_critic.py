@@ -223,7 +223,13 @@ def walk_values() -> np.ndarray:
     return values[:WALK, 1:6]
 
 
-@pytest.mark.parametrize("settings", [dict(critic="adam", critic_rate=0.005), dict(critic="kalman", critic_noise=0.3)])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        dict(critic="adam", critic_rate=0.005),
+        pytest.param(dict(critic="kalman", critic_noise=0.3), marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("decay", [pytest.param(0.5, marks=pytest.mark.slow), 1.0])
 def test_the_values_of_a_random_walk_are_learned(settings: dict[str, Any], decay: float) -> None:
     rng = np.random.default_rng(0)

@@ -96,6 +96,7 @@ def test_each_simulator_has_every_nth_step_of_the_run(count: int, every: int) ->
     assert log.learned.sum() == steps // every - SMALL["warm_up"] // every
 
 
+@pytest.mark.slow
 def test_a_resumed_run_of_several_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     config, before = settings("rtd_dqn", "CartPole-v1", simulators=2, steps=300), children()
     stopped_once(config, tmp_path / "stopped")

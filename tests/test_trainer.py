@@ -462,7 +462,10 @@ def test_noise_below_what_float32_can_carry_does_no_harm(tmp_path: Path, batchin
     assert all(line["variances"][0] > 0 for line in lines)
 
 
-@pytest.mark.parametrize(("config", "remedy"), BREAKDOWNS.values(), ids=BREAKDOWNS)
+@pytest.mark.parametrize(
+    ("config", "remedy"),
+    [pytest.param(*its, id=name, marks=[pytest.mark.slow] * (name == "sgd")) for name, its in BREAKDOWNS.items()],
+)
 def test_breakdown_keeps_the_last_good_checkpoint(tmp_path: Path, config: Config, remedy: str) -> None:
     folder = new_run(tmp_path, config, seed=3)
     interrupt(folder, 1)
@@ -663,7 +666,7 @@ def test_the_exam_has_other_models_than_the_trials() -> None:
     assert not set(drawn[0].tolist()) & set(drawn[1].tolist())
 
 
-@pytest.mark.parametrize("favoured", ["late", "neither", "early"])
+@pytest.mark.parametrize("favoured", [pytest.param("late", marks=pytest.mark.slow), "neither", "early"])
 def test_a_settled_run_ends_with_the_better_in_the_exam(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, favoured: str
 ) -> None:

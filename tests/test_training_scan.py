@@ -250,7 +250,7 @@ def inside_loops(hlo: str) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("batching", "updates"),
-    [("averaged", 1), *(pytest.param(*each, marks=pytest.mark.slow) for each in (("averaged", 3), ("joint", 1)))],
+    [pytest.param(*each, marks=pytest.mark.slow) for each in (("averaged", 1), ("averaged", 3), ("joint", 1))],
 )
 def test_neither_replay_nor_covariance_is_copied(build, batching: str, updates: int) -> None:
     size: dict[str, Any] = dict(models=2, hidden=(3,), chunk_steps=10, episodes=31, seed=0)
