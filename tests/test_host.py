@@ -68,6 +68,7 @@ def advanced(module: Any, config: Config, chunks: int) -> Any:
     ("algorithm", "changes"),
     [
         ("rtd_dqn", {}),
+        ("rtd_dqn", {"memory": 2}),
         pytest.param("ddqn", {"acting": "nominal", "train_every": 1}, marks=pytest.mark.slow),
         pytest.param(
             "rtd_dqn",
@@ -121,9 +122,13 @@ def stopped_once(config: Config, folder: Path) -> None:
         train(config, folder, jobs=1, report=report)
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("memory", [0, 2])
+def test_a_resumed_run_equals_an_uninterrupted_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], memory: int
+) -> None:
     """Bit for bit, in the middle of an episode, with a simulator in double precision and weights in single."""
-    config = settings("rtd_dqn", "CartPole-v1", trial_every=1, trial_tail=0.5, refine_from=0.5, settle=True)
+    late = dict(trial_tail=0.5, refine_from=0.5, settle=True)
+    config = settings("rtd_dqn", "CartPole-v1", trial_every=1, **late, memory=memory)
     stopped_once(config, tmp_path / "stopped")
     steps, _ = progress_of(tmp_path / "stopped")
     assert 0 < steps < config.steps
@@ -210,7 +215,6 @@ def test_a_simulator_is_given_what_differs_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "changes", "said"),
     [
-        ("rtd_dqn", {"memory": 2}, "memory is 2, but CartPole-v1 is a stateful simulator, without memory"),
         ("pg", {}, "env is 'CartPole-v1', a stateful simulator; pg needs an environment in JAX"),
         ("rtd_dqn", {"branching": "none"}, "branching is 'none', so that it can't answer for several models, which "),
         ("rtd_dqn", {"branching": "all"}, "unknown branching 'all': known are copies, none, restored"),

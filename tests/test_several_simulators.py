@@ -49,7 +49,7 @@ def children(parent: str = "self") -> set[int]:
 @pytest.mark.parametrize(
     ("algorithm", "changes"),
     [
-        ("rtd_dqn", {"simulators": 2}),
+        ("rtd_dqn", {"simulators": 2, "memory": 2}),
         # Several updates in a turn, and what belongs to an episode.
         pytest.param("rtd_dqn", {"simulators": 4, "train_every": 2}, marks=pytest.mark.slow),
         pytest.param("ddqn", {"simulators": 2, "train_every": 4}, marks=pytest.mark.slow),
@@ -98,7 +98,7 @@ def test_each_simulator_has_every_nth_step_of_the_run(count: int, every: int) ->
 
 @pytest.mark.slow
 def test_a_resumed_run_of_several_equals_an_uninterrupted_one(tmp_path: Path) -> None:
-    config, before = settings("rtd_dqn", "CartPole-v1", simulators=2, steps=300), children()
+    config, before = settings("rtd_dqn", "CartPole-v1", simulators=2, steps=300, memory=1), children()
     stopped_once(config, tmp_path / "stopped")
     steps, _ = progress_of(tmp_path / "stopped")
     assert 0 < steps < config.steps

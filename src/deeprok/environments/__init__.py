@@ -13,7 +13,6 @@ from deeprok.environments.base import (
     EpisodeSettings,
     Model,
     Outcome,
-    Past,
     StateGrid,
     Transition,
     branch,
@@ -25,6 +24,7 @@ from deeprok.environments.cartpole import CartPole, cartpole
 from deeprok.environments.checks import Finding, check_environment
 from deeprok.environments.gymnasium import from_gymnasium
 from deeprok.environments.host import Branching, HostEnvironment, HostOutcome, Simulator, make_parameters
+from deeprok.environments.past import Past
 from deeprok.environments.registry import ENVIRONMENTS
 from deeprok.environments.rollout import Step, rollout
 from deeprok.environments.simulation import Access

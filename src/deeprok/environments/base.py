@@ -15,6 +15,7 @@ from deeprok.core.errors import DeeprokError, shown, unknown
 from deeprok.core.fields import Count
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.host import HostEnvironment
+from deeprok.environments.past import Past
 from deeprok.environments.spaces import ActionSpace
 
 #: A model of the environment: the parameters in which it differs from the nominal one, by name.
@@ -106,7 +107,7 @@ class Environment(NamedTuple):
     horizon: int
     success_return: float
     grid: StateGrid | None = None
-    past: Past | None = None
+    past: Past[Environment] | None = None
 
 
 #: What most of the package takes; a `HostEnvironment` has no `reset` and no `step`.
@@ -123,56 +124,6 @@ def in_jax(env: AnyEnvironment, what: str) -> Environment:
     if isinstance(env, HostEnvironment):
         raise DeeprokError(f"env is {shown(env.name)}, a stateful simulator; {what} needs an environment in JAX")
     return env
-
-
-class Past(NamedTuple):
-    """The last K steps as a policy with memory sees them: numbers that follow the present observation, newest first.
-
-    A step is its observation [D] and then its action [A], one-hot or as places between −1 and 1. Before an episode's
-    start they are zeros. No flag tells these from data: a one-hot action is never all zeros, and neither is a step with
-    numbers as actions, unless all of it was in the middle.
-
-    Attributes:
-      env: the environment without memory.
-      steps: K.
-    """
-
-    env: Environment
-    steps: int
-
-    @property
-    def observations(self) -> int:
-        """D, the length of an observation without the past."""
-        return len(self.env.observation_scale)
-
-    @property
-    def size(self) -> int:
-        """K·(D + A), how many numbers the past is."""
-        return self.steps * (self.observations + len(self.env.actions))
-
-    def widen(self, each: tuple[float, ...]) -> tuple[float, ...]:
-        """A number for everything that is seen, from one for each observation; it is 1 for the actions."""
-        return (*each, *((*each, *(1.0,) * len(self.env.actions)) * self.steps))
-
-    def after(self, seen: jax.Array, action: jax.Array) -> jax.Array:
-        """The past [K·(D + A)] one step later.
-
-        Args:
-          seen: [D + K·(D + A)] the observation and the past of the step.
-          action: what was done.
-        """
-        obs, past = jnp.split(seen, [self.observations])
-        return jnp.concatenate([obs, self.env.actions.encode(action).astype(seen.dtype), past])[: self.size]
-
-    def describe(self) -> dict[str, Any]:
-        """The layout in an exported policy."""
-        return {
-            "steps": self.steps,
-            "observations": self.observations,
-            "actions": len(self.env.actions),
-            "order": "newest first",
-            "action": "places" if self.env.actions.continuous else "one-hot",
-        }
 
 
 @dataclasses.dataclass(frozen=True)

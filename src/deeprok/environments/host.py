@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import jax
 import numpy as np
 
+from deeprok.environments.past import Past
 from deeprok.environments.spaces import ActionSpace
 
 #: How a simulator answers for several models: its state is saved and put back; or there is a copy for each model, all
@@ -77,7 +78,8 @@ class HostEnvironment(NamedTuple):
       branching: how it answers for several models.
       problem: why its state can't be restored, where that was found out; empty otherwise.
       grid: none; it can't be solved on a grid of states.
-      past: none; its observations hold the present alone.
+      past: the steps that its observations hold beside the present one
+        (`deeprok.environments.host_wrappers.remembering_simulator`); None if they hold the present alone.
       assumed: which of these nothing says, so that a default was taken: `horizon`, `success_return`.
     """
 
@@ -92,7 +94,7 @@ class HostEnvironment(NamedTuple):
     branching: Branching = "restored"
     problem: str = ""
     grid: None = None
-    past: None = None
+    past: Past[HostEnvironment] | None = None
     assumed: tuple[str, ...] = ()
 
 

@@ -1,7 +1,7 @@
-"""Sensor noise, late actions and noisy parameters around a stateful simulator; `wrappers` has them for JAX.
+"""Sensor noise, late actions, noisy parameters and memory around a stateful simulator; `wrappers` has them for JAX.
 
 All random numbers of a step are decided by the seed of its episode and by its number, so that `outcomes` and `step`
-have the same, and an episode that is put back goes on with its own.
+have the same, and an episode that is put back goes on with its own. As in JAX, memory comes last.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ import numpy as np
 
 from deeprok.core.errors import DeeprokError
 from deeprok.environments.host import HostEnvironment, HostOutcome, Simulator, model_of
+from deeprok.environments.past import Past, make_past, without_memory
 from deeprok.environments.spaces import Interval
 from deeprok.environments.wrappers import least_factor
 
-#: Names of the wrapper's own part of a state.
-_OWN = ("disturbed_episode", "disturbed_pending")
+#: Names of the wrappers' own parts of a state.
+_DISTURBED = ("disturbed_episode", "disturbed_pending")
+_SEEN = "remembered_seen"
 
 
 class Disturbances(NamedTuple):
@@ -46,6 +48,9 @@ def disturbed_simulator(
     noise = {name: deviation for name, deviation in parameter_noise.items() if deviation}
     if not (sensor_noise or action_delay or noise):
         return env
+    if env.past:
+        beneath = disturbed_simulator(without_memory(env), sensor_noise, action_delay, noise)
+        return remembering_simulator(beneath, env.past.steps)
     if noise and env.branching != "restored":
         raise DeeprokError(
             f"parameter_noise is set, but {env.name} can't restore its state, which changing a parameter within an "
@@ -63,6 +68,21 @@ def disturbed_simulator(
     return env._replace(make=lambda: DisturbedSimulator(env.make(), changes))
 
 
+def remembering_simulator(env: HostEnvironment, steps: int) -> HostEnvironment:
+    """Lets each observation be followed by the last steps' observations and actions, as `Past` describes.
+
+    Args:
+      env: the environment.
+      steps: K, how many steps are remembered; at most its horizon.
+    """
+    past = make_past(env, steps)
+    return env._replace(
+        make=lambda: RememberingSimulator(env.make(), past),
+        observation_scale=past.widen(env.observation_scale),
+        past=past,
+    )
+
+
 def action_sampler(env: HostEnvironment) -> Callable[[np.random.Generator], np.ndarray]:
     """What draws a random action."""
     if isinstance(env.actions, Interval):
@@ -71,20 +91,28 @@ def action_sampler(env: HostEnvironment) -> Callable[[np.random.Generator], np.n
     return lambda random: np.asarray(random.integers(len(env.actions)))
 
 
-class DisturbedSimulator:
-    """A `Simulator` around another one."""
+class _Around:
+    """What a `Simulator` around another one shows of that."""
 
-    def __init__(self, inner: Simulator, changes: Disturbances) -> None:
-        self._inner, self._changes = inner, changes
+    def __init__(self, inner: Simulator) -> None:
+        self._inner = inner
         self.failures = inner.failures  # the very same
-        self._seed, self._t = 0, 0
-        self._model: dict[str, float] = {}
-        self._pending = np.zeros(0)  # [delay, …] the actions that are on their way, the next one first
 
     @property
     def truncated(self) -> bool:
         """Whether the simulator itself has ended the episode."""
         return bool(getattr(self._inner, "truncated", False))
+
+
+class DisturbedSimulator(_Around):
+    """A `Simulator` around another one, which is disturbed."""
+
+    def __init__(self, inner: Simulator, changes: Disturbances) -> None:
+        super().__init__(inner)
+        self._changes = changes
+        self._seed, self._t = 0, 0
+        self._model: dict[str, float] = {}
+        self._pending = np.zeros(0)  # [delay, …] the actions that are on their way, the next one first
 
     def reset(self, seed: int, model: Mapping[str, float]) -> np.ndarray:
         """Begins an episode with these parameters; the first observation, with its noise."""
@@ -115,13 +143,13 @@ class DisturbedSimulator:
         state = self._inner.read()
         if state is None:
             return None
-        return {**state, _OWN[0]: np.array([self._seed, self._t]), _OWN[1]: self._pending.copy()}
+        return {**state, _DISTURBED[0]: np.array([self._seed, self._t]), _DISTURBED[1]: self._pending.copy()}
 
     def write(self, state: Mapping[str, np.ndarray], model: Mapping[str, float]) -> None:
         """Puts back what `read` gave, in an episode with these parameters."""
-        self._inner.write({name: array for name, array in state.items() if name not in _OWN}, model)
-        self._seed, self._t = (int(number) for number in state[_OWN[0]])
-        self._pending, self._model = np.array(state[_OWN[1]]), dict(model)
+        self._inner.write({name: array for name, array in state.items() if name not in _DISTURBED}, model)
+        self._seed, self._t = (int(number) for number in state[_DISTURBED[0]])
+        self._pending, self._model = np.array(state[_DISTURBED[1]]), dict(model)
 
     def _random(self, purpose: int, later: int = 0) -> np.random.Generator:
         return np.random.default_rng((self._seed, self._t + later, purpose))
@@ -155,3 +183,38 @@ class DisturbedSimulator:
             for name, factor in self._factors().items()
         }
         return {**models, **noisy}
+
+
+class RememberingSimulator(_Around):
+    """A `Simulator` around another one, whose observations are followed by the last steps."""
+
+    def __init__(self, inner: Simulator, past: Past[HostEnvironment]) -> None:
+        super().__init__(inner)
+        self._past = past
+        self._seen = np.zeros(0)  # [D + K·(D + A)] the last observation and its past
+
+    def reset(self, seed: int, model: Mapping[str, float]) -> np.ndarray:
+        """Begins an episode with these parameters; the first observation, without a past."""
+        self._seen = self._past.begin(np.asarray(self._inner.reset(seed, model), float))
+        return self._seen
+
+    def step(self, action: Any) -> HostOutcome:
+        """The outcome of the action on the model of the episode, with the past that the action is now a part of."""
+        outcome = self._inner.step(action)
+        self._seen = np.concatenate([outcome.obs, self._past.after(self._seen, action)])
+        return outcome._replace(obs=self._seen)
+
+    def outcomes(self, action: Any, models: Mapping[str, np.ndarray]) -> HostOutcome:
+        """The outcomes under each of M models, all with the same past."""
+        found, past = self._inner.outcomes(action, models), self._past.after(self._seen, action)
+        return found._replace(obs=np.concatenate([found.obs, np.tile(past, (len(found.obs), 1))], axis=1))
+
+    def read(self) -> dict[str, np.ndarray] | None:
+        """The simulator's state, and what was seen."""
+        state = self._inner.read()
+        return None if state is None else {**state, _SEEN: self._seen.copy()}
+
+    def write(self, state: Mapping[str, np.ndarray], model: Mapping[str, float]) -> None:
+        """Puts back what `read` gave, in an episode with these parameters."""
+        self._inner.write({name: array for name, array in state.items() if name != _SEEN}, model)
+        self._seen = np.array(state[_SEEN], float)

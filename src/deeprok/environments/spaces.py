@@ -26,7 +26,10 @@ class ActionSpace(Protocol):
         """What the environment takes for what a policy drew: an index as it is, places between −1 and 1 as numbers."""
 
     def encode(self, action: jax.Array) -> jax.Array:
-        """An action as A numbers of size one, for a network that sees it: one-hot, or places between −1 and 1."""
+        """An action as A numbers of size one, for a network that sees it: one-hot, or places between −1 and 1.
+
+        An array of numpy stays one.
+        """
 
     @property
     def draws(self) -> int:
@@ -70,7 +73,7 @@ class Choices:
 
     def encode(self, action: jax.Array) -> jax.Array:
         """One-hot."""
-        return jax.nn.one_hot(action, len(self), dtype=float)
+        return (action[..., None] == action.__array_namespace__().arange(len(self))).astype(float)
 
     def explore(self, draw: jax.Array, epsilon: jax.Array | float, greedy: jax.Array) -> jax.Array:
         """ε-greedy."""
@@ -110,9 +113,10 @@ class Interval:
 
     def encode(self, action: jax.Array) -> jax.Array:
         """The places that `at` gives these numbers for; 0 where both ends are the same."""
-        low, high = jnp.asarray(self.low, float), jnp.asarray(self.high, float)
+        arrays = action.__array_namespace__()
+        low, high = arrays.asarray(self.low, dtype=float), arrays.asarray(self.high, dtype=float)
         width = high - low
-        return jnp.where(width > 0, 2.0 * (action - low) / jnp.where(width > 0, width, 1.0) - 1.0, 0.0)
+        return arrays.where(width > 0, 2.0 * (action - low) / arrays.where(width > 0, width, 1.0) - 1.0, 0.0)
 
     @property
     def draws(self) -> int:

@@ -14,10 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from deeprok.core.errors import DeeprokError
-from deeprok.environments.base import Environment, Outcome, Past
-
-#: Numbers that an observation with its past may have.
-_MOST_INPUTS = 100_000
+from deeprok.environments.base import Environment, Outcome
+from deeprok.environments.past import make_past, without_memory
 
 #: Smallest factor by which noise may change a parameter that must be positive.
 _LEAST_FACTOR = 0.01
@@ -133,19 +131,11 @@ def with_memory(env: Environment, steps: int) -> Environment:
       env: the environment.
       steps: K, how many steps are remembered; at most its horizon.
     """
-    if env.past:
-        raise DeeprokError(f"memory is {steps}, but {env.name} remembers {env.past.steps} steps by itself; set it to 0")
-    if steps < 1:
-        raise DeeprokError(f"steps is {steps}; a memory must have at least 1")
-    if steps > env.horizon:
-        raise DeeprokError(f"memory is {steps}; it must be at most {env.horizon}, the steps of an episode")
-    past = Past(env, steps)
-    if (inputs := past.observations + past.size) > _MOST_INPUTS:
-        raise DeeprokError(f"memory is {steps}, which makes {inputs} inputs of a network, more than {_MOST_INPUTS}")
+    past = make_past(env, steps)
 
     def reset(key: jax.Array, params: Any) -> tuple[Any, jax.Array]:
         state, obs = env.reset(key, params)
-        seen = jnp.concatenate([obs, jnp.zeros(past.size, obs.dtype)])
+        seen = past.begin(obs)
         return (state, seen), seen
 
     def step(key: jax.Array, state: Any, action: jax.Array, params: Any) -> Outcome:
@@ -163,6 +153,4 @@ def with_memory(env: Environment, steps: int) -> Environment:
 def _beneath(env: Environment, change: Callable[[Environment], Environment]) -> Environment:
     """The environment with memory whose environment without it is changed."""
     assert env.past
-    # What may have been replaced since it was given its memory.
-    plain = env.past.env._replace(nominal=env.nominal, box=env.box, horizon=env.horizon)
-    return with_memory(change(plain), env.past.steps)
+    return with_memory(change(without_memory(env)), env.past.steps)

@@ -256,7 +256,7 @@ class Run(os.PathLike[str]):
             raise DeeprokError(f"obs is {shown(given.tolist())}; observations must be finite numbers")
         return jnp.asarray(np.atleast_2d(given)), given.ndim == 1
 
-    def _past(self, past: Past, state: Any, episode_start: Any, episodes: int, single: bool) -> jax.Array:
+    def _past(self, past: Past[Any], state: Any, episode_start: Any, episodes: int, single: bool) -> jax.Array:
         """The past [E, …] of episodes, which is empty for those that begin."""
         size = past.size
         given = self._numbers("state", np.zeros((episodes, size)) if state is None else state, size)

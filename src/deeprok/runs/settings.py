@@ -27,7 +27,7 @@ from deeprok.core.files import parse_json
 from deeprok.environments import ENVIRONMENTS, EnvironmentPart, with_model
 from deeprok.environments.base import AnyEnvironment
 from deeprok.environments.host import HostEnvironment
-from deeprok.environments.host_wrappers import disturbed_simulator
+from deeprok.environments.host_wrappers import disturbed_simulator, remembering_simulator
 from deeprok.environments.wrappers import disturbed, with_memory
 from deeprok.estimators import ESTIMATORS, EstimatorPart
 from deeprok.runs import format3, inputs
@@ -126,10 +126,9 @@ class Config(RunSettings):
         env = self.parts.environment.make(self.environment)
         changed: Any = parse_values(self.nominal, env.nominal, "nominal") if self.nominal else {}
         if isinstance(env, HostEnvironment):
-            if self.memory:
-                raise DeeprokError(f"memory is {self.memory}, but {self.env} is a stateful simulator, without memory")
             env = env._replace(nominal=dataclasses.replace(env.nominal, **changed))
-            return disturbed_simulator(env, self.sensor_noise, self.action_delay, self._parameter_noise(env))
+            env = disturbed_simulator(env, self.sensor_noise, self.action_delay, self._parameter_noise(env))
+            return remembering_simulator(env, self.memory) if self.memory else env
         if changed:
             env = env._replace(nominal=with_model(env.nominal, changed))
         env = disturbed(env, self.sensor_noise, self.action_delay, self._parameter_noise(env))
