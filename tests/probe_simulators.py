@@ -1,4 +1,4 @@
-"""Cart-Pole as JAX functions and as stateful simulators that have the same first states, for the drivers."""
+"""Environments as JAX functions and as stateful simulators that have the same first states, for the drivers."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deeprok.environments import HostEnvironment, HostOutcome, branch, cartpole, with_model
+from deeprok.environments import Environment, HostEnvironment, HostOutcome, branch, cartpole, with_model
+from deeprok.environments.pendulum import pendulum
 
-_ENV = cartpole(horizon=40)
-_KEY = jax.random.key(0)  # its physics is deterministic
-
-
-def _begin(seed: Any, params: Any) -> tuple[jax.Array, jax.Array]:
-    return _ENV.reset(jax.random.key(seed), params)
+_KEY = jax.random.key(0)  # their physics is deterministic
 
 
-#: Cart-Pole whose first states are decided by a seed.
-JAX_CARTPOLE = _ENV._replace(
-    name="seeded", reset=lambda key, params: _begin(jax.random.bits(key, (), "uint32"), params)
-)
+def seeded(env: Environment, name: str) -> Environment:
+    """An environment whose first states are decided by a seed."""
+
+    def reset(key: jax.Array, params: Any) -> Any:
+        return env.reset(jax.random.key(jax.random.bits(key, (), "uint32")), params)
+
+    return env._replace(name=name, reset=reset)
 
 
 class Simulated:
     """The same as a simulator."""
 
-    def __init__(self) -> None:
+    def __init__(self, env: Environment) -> None:
         self.failures: dict[str, int] = {}
+        self._nominal = env.nominal
         self._model: Any = None
         self._state: Any = None
-        self._reset = jax.jit(_begin)
-        self._step = jax.jit(lambda state, action, params: _ENV.step(_KEY, state, action, params))
-        self._branch = jax.jit(lambda state, action, models: branch(_ENV, _KEY, state, action, models))
+        self._reset = jax.jit(lambda seed, params: env.reset(jax.random.key(seed), params))
+        self._step = jax.jit(lambda state, action, params: env.step(_KEY, state, action, params))
+        self._branch = jax.jit(lambda state, action, models: branch(env, _KEY, state, action, models))
 
     def reset(self, seed: int, model: Mapping[str, float]) -> np.ndarray:
-        self._model = with_model(_ENV.nominal, {name: jnp.asarray(value) for name, value in model.items()})
+        self._model = with_model(self._nominal, {name: jnp.asarray(value) for name, value in model.items()})
         self._state, obs = self._reset(np.uint32(seed), self._model)
         return np.asarray(obs, float)
 
@@ -65,15 +65,21 @@ class Unreadable(Simulated):
         return None
 
 
-SIMULATED_CARTPOLE = HostEnvironment(
-    name="simulated",
-    make=Simulated,
-    nominal=_ENV.nominal,
-    box=_ENV.box,
-    observation_scale=_ENV.observation_scale,
-    actions=_ENV.actions,
-    horizon=_ENV.horizon,
-    success_return=_ENV.success_return,
-)
+def simulated(env: Environment, name: str, kind: type[Simulated] = Simulated) -> HostEnvironment:
+    return HostEnvironment(
+        name=name,
+        make=lambda: kind(env),
+        nominal=env.nominal,
+        box=env.box,
+        observation_scale=env.observation_scale,
+        actions=env.actions,
+        horizon=env.horizon,
+        success_return=env.success_return,
+    )
 
-FORGETFUL = SIMULATED_CARTPOLE._replace(name="forgetful", make=Unreadable)
+
+JAX_CARTPOLE = seeded(cartpole(horizon=40), "seeded")
+SIMULATED_CARTPOLE = simulated(cartpole(horizon=40), "simulated")
+FORGETFUL = simulated(cartpole(horizon=40), "forgetful", Unreadable)
+JAX_PENDULUM = seeded(pendulum(horizon=20), "seeded pendulum")
+SIMULATED_PENDULUM = simulated(pendulum(horizon=20), "simulated pendulum")

@@ -215,7 +215,12 @@ def test_a_simulator_is_given_what_differs_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "changes", "said"),
     [
-        ("pg", {}, "env is 'CartPole-v1', a stateful simulator; pg needs an environment in JAX"),
+        ("pg", {"simulators": 2}, "simulators is 2, but pg plays whole trajectories, all in one process; take 1"),
+        (
+            "pg",
+            {"target": "cart_mass=2"},
+            "env is 'CartPole-v1', a stateful simulator; target 'cart_mass=2' needs an environment in JAX",
+        ),
         ("rtd_dqn", {"branching": "none"}, "branching is 'none', so that it can't answer for several models, which "),
         ("rtd_dqn", {"branching": "all"}, "unknown branching 'all': known are copies, none, restored"),
         ("rtd_dqn", {"env": "Pendulum-v1"}, "env is 'Pendulum-v1', where actions are numbers; rtd_dqn needs actions"),
@@ -241,8 +246,10 @@ def test_what_a_simulator_cannot_do_is_one_sentence(algorithm: str, changes: dic
     assert str(error.value).startswith(said)
 
 
-def test_algorithms_without_a_robust_target_need_no_branching() -> None:
-    assert make_config("ddqn_dr", env="CartPole-v1", branching="none").make_env().branching == "none"
+@pytest.mark.parametrize("algorithm", ["ddqn_dr", "epopt"])
+def test_algorithms_without_a_robust_target_need_no_branching(algorithm: str) -> None:
+    """Nor do those that weigh whole trajectories, each of which is played on one model."""
+    assert make_config(algorithm, env="CartPole-v1", branching="none").make_env().branching == "none"
 
 
 @pytest.mark.slow

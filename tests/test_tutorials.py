@@ -38,6 +38,8 @@ PAGES = [README, *sorted([*(DOCS / "tutorials").glob("*.md"), *(DOCS / "how-to")
 TRAIN = {"episodes": 4, "chunk_steps": 100, "train_every": 1, "trial_models": 2, "trial_episodes": 1, "settle": False}
 #: On all pages but the README: the preset `default` has more to compile.
 PLAIN = {"preset": "tuned", **TRAIN}
+#: Policy gradients have iterations instead of chunks.
+ITERATION = {"preset": "tuned", "episodes": 4, "trajectories": 4, "trial_models": 2, "trial_episodes": 1}
 EVALUATE = {"episodes": 2}
 
 
@@ -60,7 +62,8 @@ def commands(code: str) -> list[list[str]]:
 
 def reduced(words: list[str]) -> list[str]:
     """The command with small sizes."""
-    sizes = {"train": PLAIN, "evaluate": EVALUATE, "check-env": EVALUATE}.get(words[0], {})
+    train = ITERATION if {"pg", "epopt", "robust_pg"} & {*words[1:2]} else PLAIN
+    sizes = {"train": train, "evaluate": EVALUATE, "check-env": EVALUATE}.get(words[0], {})
     if "--resume" in words:
         return words
     for name, value in sizes.items():

@@ -147,9 +147,8 @@ def _train_runs(name: Path, folders: Sequence[Path], count: int | None, train: C
         streams.err.print(f"{name} is finished: nothing to do", highlight=False, markup=False)
     else:
         for folder, config in configs.items():
-            env = config.make_env()
-            if isinstance(env, HostEnvironment) and done[folder][0] and not is_finished(folder, config):
-                said = f"{folder} goes on {where_resumed(env)}"
+            if isinstance(config.make_env(), HostEnvironment) and done[folder][0] and not is_finished(folder, config):
+                said = f"{folder} goes on {where_resumed(config)}"
                 streams.err.print(said, highlight=False, markup=False, soft_wrap=True)
         for warning in {config.make_learner().warning for config in configs.values()} - {None}:
             streams.err.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Playing policies in stateful simulators: several episodes side by side, with one call of the policy for all."""
+"""Playing policies in stateful simulators, on lists of models."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deeprok.environments.host import HostEnvironment, Simulator, model_of
+from deeprok.environments.host import HostEnvironment, model_of
+from deeprok.environments.host_rollout import Start, make_host_rollout
 from deeprok.evaluation.policies import PolicyOf
-
-#: Simulations at once: so many that calling the policy costs little beside their steps.
-_SIDE_BY_SIDE = 64
 
 
 def host_player(env: HostEnvironment, policy_of: PolicyOf, episodes: int) -> Callable[..., np.ndarray]:
@@ -27,7 +25,7 @@ def host_player(env: HostEnvironment, policy_of: PolicyOf, episodes: int) -> Cal
       policy_of: what weights do, whatever the model.
       episodes: episodes on each model.
     """
-    simulators: list[Simulator] = []
+    rollout = make_host_rollout(env)
 
     @jax.jit
     def choose(weights: Any, obs: jax.Array, draws: jax.Array, epsilon: jax.Array) -> jax.Array:
@@ -42,42 +40,24 @@ def host_player(env: HostEnvironment, policy_of: PolicyOf, episodes: int) -> Cal
         advance: Callable[[float], None] | None = None,
         failed: np.ndarray | None = None,
     ) -> np.ndarray:
-        each = _models(env, models)
-        waiting = [(cell, number) for cell in range(len(each)) for number in range(episodes)]
-        returns = np.zeros((len(each), episodes))
-        slots = min(_SIDE_BY_SIDE, len(waiting))
-        simulators.extend(env.make() for _ in range(slots - len(simulators)))
-        obs = np.zeros((slots, len(env.observation_scale)), jnp.zeros(0).dtype)
-        draws = np.zeros((slots, env.actions.draws), obs.dtype)
-        chances: dict[int, np.random.Generator] = {}  # of each slot's episode
-        playing: dict[int, tuple[int, int]] = {}  # slot -> cell and number of the episode
-        steps, total = [0] * slots, len(waiting)
-        waiting.reverse()
-        free = list(range(slots))
-        while waiting or playing:
-            while waiting and free:
-                slot = free.pop()
-                cell, number = playing[slot] = waiting.pop()
-                chances[slot] = np.random.default_rng((seed, number))
-                obs[slot] = simulators[slot].reset(int(chances[slot].integers(2**32)), each[cell])
-                steps[slot] = 0
-            for slot in playing:
-                draws[slot] = chances[slot].random(draws.shape[1])
-            actions = np.asarray(choose(weights, obs, draws, epsilon))
-            for slot, (cell, number) in list(playing.items()):
-                lost = sum(simulators[slot].failures.values())
-                outcome = simulators[slot].step(actions[slot])
-                if failed is not None:
-                    failed[cell] += sum(simulators[slot].failures.values()) > lost
-                obs[slot], steps[slot] = outcome.obs, steps[slot] + 1
-                returns[cell, number] += outcome.reward
-                truncated = steps[slot] >= env.horizon or getattr(simulators[slot], "truncated", False)
-                if outcome.terminated or truncated:
-                    del playing[slot]
-                    free.append(slot)
-                    if advance:
-                        advance(1 / total)
-        return returns
+        each, dtype = _models(env, models), jnp.zeros(0).dtype
+        chances = [np.random.default_rng((seed, number)) for _ in each for number in range(episodes)]
+        starts = [Start(int(chance.integers(2**32)), each[i // episodes]) for i, chance in enumerate(chances)]
+        returns = np.zeros(len(starts))
+
+        def act(playing: np.ndarray, steps: np.ndarray, obs: np.ndarray) -> np.ndarray:
+            draws = np.zeros((len(obs), env.actions.draws), dtype)
+            for slot in np.flatnonzero(playing >= 0):
+                draws[slot] = chances[playing[slot]].random(draws.shape[1])
+            return np.asarray(choose(weights, obs.astype(dtype), draws, epsilon))
+
+        for taken in rollout(starts, act):
+            returns[taken.episode] += taken.outcome.reward
+            if failed is not None:
+                failed[taken.episode // episodes] += taken.failed > 0
+            if taken.ended and advance:
+                advance(1 / len(starts))
+        return returns.reshape(len(each), episodes)
 
     return play
 

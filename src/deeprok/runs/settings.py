@@ -394,7 +394,10 @@ def check(config: Config) -> None:
             f"input_scale is {shown(config.input_scale)}; {config.env} has {own} observations, give as many, or one"
         )
     if isinstance(env, HostEnvironment):
-        _check_simulator(config, env)
+        if not config.make_box(env):
+            raise DeeprokError(
+                f"{config.env} has no box of its own; give the ranges of its uncertain parameters as box"
+            )
     elif config.simulators > 1:
         raise DeeprokError(
             f"simulators is {config.simulators}, but {config.env} is an environment in JAX, not a stateful simulator; "
@@ -402,13 +405,17 @@ def check(config: Config) -> None:
         )
     parts.target.check(config.target, config.has_posterior)
     parts.learner.check(config.task())
-    if config.simulators > 1:
-        _check_several(config.simulators, config.make_learner())
+    if isinstance(env, HostEnvironment):
+        _check_simulator(config, env)
 
 
-def _check_several(count: int, learner: Learner) -> None:
+def _check_several(config: Config) -> None:
     """Raises unless rounds and chunks of the learner are made of whole steps of several simulators."""
-    assert isinstance(learner.plays, PlaysSteps)
+    count, learner = config.simulators, config.make_learner()
+    if not isinstance(learner.plays, PlaysSteps):
+        raise DeeprokError(
+            f"simulators is {count}, but {config.algorithm} plays whole trajectories, all in one process; take 1"
+        )
     every, length = learner.plays.steps_per_round, learner.chunk_steps
     if every % count and count % every:
         raise DeeprokError(f"simulators is {count}; it must divide train_every, {every}, or be a multiple of it")
@@ -418,9 +425,10 @@ def _check_several(count: int, learner: Learner) -> None:
 
 def _check_simulator(config: Config, env: HostEnvironment) -> None:
     """Raises unless the run can be trained on a stateful simulator."""
-    if not config.make_box(env):
-        raise DeeprokError(f"{config.env} has no box of its own; give the ranges of its uncertain parameters as box")
-    if config.robust and env.branching == "none":
+    if config.simulators > 1:
+        _check_several(config)
+    # Whole trajectories are played on one model each.
+    if config.robust and env.branching == "none" and isinstance(config.make_learner().plays, PlaysSteps):
         why = f"{config.env} can't restore its state ({env.problem})" if env.problem else "branching is 'none'"
         raise DeeprokError(
             f"{why}, so that it can't answer for several models, which {config.algorithm} needs; say how its state is "

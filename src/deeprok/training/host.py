@@ -21,6 +21,7 @@ from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import Transition
 from deeprok.environments.host import HostEnvironment, model_of
 from deeprok.runs.settings import Config
+from deeprok.training.host_trajectories import make_trajectory_program
 from deeprok.training.packing import make_packing
 from deeprok.training.players import Fresh, Moved, fresh_at, players_here, players_in_processes, rows_of
 from deeprok.training.scan import (
@@ -96,7 +97,8 @@ def make_program(config: Config, processes: bool = True) -> Program:
     task, learner, count = config.task(), config.make_learner(), config.simulators
     env, plays = task.env, learner.plays
     assert isinstance(env, HostEnvironment)
-    assert isinstance(plays, PlaysSteps)
+    if not isinstance(plays, PlaysSteps):
+        return make_trajectory_program(task, learner, plays)
     every, rounds = plays.steps_per_round, plays.rounds_per_chunk
     length, segment = every * rounds, every * (rounds // math.gcd(rounds, SEGMENTS))
     pieces = _make_pieces(task, learner, plays, count)
@@ -404,8 +406,12 @@ def _stacked(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree)
 
 
-def where_resumed(env: HostEnvironment) -> str:
-    """Where a run that was stopped within an episode goes on."""
+def where_resumed(config: Config) -> str:
+    """Where a run in a stateful simulator that was stopped goes on."""
+    env = config.make_env()
+    assert isinstance(env, HostEnvironment)
+    if not isinstance(config.make_learner().plays, PlaysSteps):
+        return "with its next trajectories"
     simulator = env.make()
     simulator.reset(0, model_of(env, {}))
     if simulator.read() is None:

@@ -19,7 +19,7 @@ from deeprok.agents.learner import Learner, Played, PlaysSteps, PlaysTrajectorie
 from deeprok.core.pytree import pytree_dataclass, select
 from deeprok.environments import branch, with_model
 from deeprok.environments.base import Model, Transition, in_jax
-from deeprok.environments.rollout import play_trajectories
+from deeprok.environments.rollout import Step, play_trajectories
 from deeprok.estimators import Fit
 from deeprok.runs.settings import Config
 from deeprok.uncertainty import sample_box
@@ -304,21 +304,61 @@ def _by_steps(task: Task, learner: Learner, plays: PlaysSteps) -> Driver:
 
 def _by_trajectories(task: Task, learner: Learner, plays: PlaysTrajectories) -> Driver:
     """Whole trajectories side by side, then one update from all of them."""
-    count, env = plays.trajectories, in_jax(task.env, task.algorithm)
+    env, parts = in_jax(task.env, task.algorithm), trajectory_parts(task, learner, plays)
+
+    def chunk(run: RunState, index: jax.Array) -> tuple[RunState, Log]:
+        batch, clock = parts.begin(run, index), clock_of(task, run, index)
+        played = play_trajectories(
+            env, lambda noise, obs: learner.act(batch.state, noise, obs, clock), batch.models, batch.key, learner.draw
+        )
+        return parts.finish(run, index, batch, played)
+
+    return Driver(parts.init, chunk, parts.chunks_done)
+
+
+class Batch(NamedTuple):
+    """Trajectories that are to be played."""
+
+    state: Any  # the learner's
+    drawn: Model  # name -> [K], the models
+    models: Model  # name -> [N], that of each trajectory
+    key: jax.Array  # of playing
+    learn_key: jax.Array
+
+
+class TrajectoryParts(NamedTuple):
+    """A chunk of whole trajectories but for how they are played.
+
+    Attributes:
+      init: as in `Program`.
+      begin: `(run, index) -> Batch`.
+      finish: `(run, index, batch, steps) -> (run, Log)`, the update from what was played.
+      chunks_done: as in `Program`.
+    """
+
+    init: Callable[..., RunState]
+    begin: Callable[[RunState, jax.Array], Batch]
+    finish: Callable[[RunState, jax.Array, Batch, Step], tuple[RunState, Log]]
+    chunks_done: Callable[[RunState], np.ndarray]
+
+
+def trajectory_parts(task: Task, learner: Learner, plays: PlaysTrajectories) -> TrajectoryParts:
+    """What a chunk does before and after playing, wherever that is."""
+    count = plays.trajectories
 
     def init(key: jax.Array, belief: Any = None) -> RunState:
         weights_key, steps_key = jax.random.split(key)
         return start(task, learner, (weights_key, steps_key), belief, None)
 
-    def chunk(run: RunState, index: jax.Array) -> tuple[RunState, Log]:
-        active, clock = task.budget.lasts(run.episodes, run.steps), clock_of(task, run, index)
+    def begin(run: RunState, index: jax.Array) -> Batch:
         keys = jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(run.key), index), 4)
         state, drawn = plays.models(run.agent, keys[jnp.array([0, 3])], index)
         models = {name: jnp.tile(values, count // len(values)) for name, values in drawn.items()}
-        played = play_trajectories(
-            env, lambda noise, obs: learner.act(state, noise, obs, clock), models, keys[1], learner.draw
-        )
-        learned, fit = learner.learn(state, keys[2], clock, active, Played(played, drawn))
+        return Batch(state, drawn, models, keys[1], keys[2])
+
+    def finish(run: RunState, index: jax.Array, batch: Batch, played: Step) -> tuple[RunState, Log]:
+        active, clock = task.budget.lasts(run.episodes, run.steps), clock_of(task, run, index)
+        learned, fit = learner.learn(batch.state, batch.learn_key, clock, active, Played(played, batch.drawn))
         after = RunState(
             agent=select(active, learned, run.agent),
             episode=None,
@@ -336,4 +376,4 @@ def _by_trajectories(task: Task, learner: Learner, plays: PlaysTrajectories) -> 
         )
         return _with_snapshots(task, learner, run, after, count), log
 
-    return Driver(init, chunk, lambda states: np.asarray(states.episodes) // count)
+    return TrajectoryParts(init, begin, finish, lambda states: np.asarray(states.episodes) // count)

@@ -74,7 +74,8 @@ class PolicySettings:
     source_spread: NotNegative = 0.0
     """Standard deviation, in widths of the box, of the normal distributions that models are drawn from; 0: uniform."""
     target: str = ""
-    """Parameters of a target system to adapt the source of models to, as name=value,…; if empty it is not adapted."""
+    """Parameters of a target system to adapt the source of models to, as name=value,…; if empty it is not adapted. For
+    environments in JAX."""
     adapt_every: Count = 10
     """Iterations between adaptations to the target."""
     target_trajectories: Count = 2
@@ -157,7 +158,7 @@ def make_critic(settings: PolicySettings, scale: tuple[float, ...]) -> Critic:
 def make_policy_gradient(task: Task) -> Learner:
     """A policy gradient as the settings describe it."""
     settings: PolicySettings = task.settings
-    env, network, box = in_jax(task.env, task.algorithm), task.network, task.box
+    env, network, box = task.env, task.network, task.box
     count = settings.trajectories
     distribution = (gaussian if env.actions.continuous else categorical)(len(env.actions))
     surrogate = make_surrogate(network, distribution)
@@ -285,16 +286,16 @@ def make_policy_gradient(task: Task) -> Learner:
 
     def adapt(state: PolicyState, key: jax.Array) -> Source:
         """The source of models, fitted to trajectories of the policy on the target."""
-        play_key, particle_key = jax.random.split(key)
+        plain, (play_key, particle_key) = in_jax(env, "a target"), jax.random.split(key)
         real = {name: jnp.full(settings.target_trajectories, value, float) for name, value in target.items()}
-        seen = play_trajectories(env, lambda noise, obs: act(state, noise, obs), real, play_key, distribution.noise)
+        seen = play_trajectories(plain, lambda noise, obs: act(state, noise, obs), real, play_key, distribution.noise)
         scale = settings.target_noise * jnp.asarray(env.observation_scale)
 
         def log_likelihood(model: Model) -> jax.Array:
             params = with_model(env.nominal, model)
 
             def foretell(state: Any, action: jax.Array) -> jax.Array:
-                return env.step(jax.random.key(0), state, action, params).obs
+                return plain.step(jax.random.key(0), state, action, params).obs
 
             missed = (seen.next_obs - jax.vmap(jax.vmap(foretell))(seen.state, seen.action)) / scale
             return -0.5 * jnp.sum(jnp.where(seen.alive[..., None], missed**2, 0.0))
@@ -367,7 +368,6 @@ def _critic_numbers(task: Task) -> tuple[int, int]:
 
 def _check(task: Task) -> None:
     settings: PolicySettings = task.settings
-    in_jax(task.env, task.algorithm)
     _check_critic(settings)
     observations = len(task.env.observation_scale)
     of_critic, critic = _critic_numbers(task)
@@ -397,6 +397,7 @@ def _check(task: Task) -> None:
         if value and task.acting != "sampled":
             raise DeeprokError(f"{name} is {shown(value)}, but acting is '{task.acting}'; use acting 'sampled'")
     if settings.target:
+        in_jax(task.env, f"target {shown(settings.target)}")
         parse_values(settings.target, task.env.nominal, "target")
 
 
