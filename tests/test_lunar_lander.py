@@ -14,8 +14,6 @@ import deeprok
 from deeprok.environments import Simulator
 from deeprok.runs.settings import make_config
 
-pytest.importorskip("Box2D", reason="the extra box2d is not installed")
-
 NAME = "LunarLander-v3"
 
 

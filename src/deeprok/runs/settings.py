@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast, get_args
 import jax
 
 from deeprok.agents.algorithms import ALGORITHMS, Algorithm
-from deeprok.agents.learner import LEARNERS, Budget, Learner, LearnerPart, PlaysSteps, Task
+from deeprok.agents.learner import LEARNERS, Budget, Learner, LearnerPart, Task
 from deeprok.agents.network import NETWORKS, Network, NetworkPart
 from deeprok.agents.targets import TARGETS, TargetPart
 from deeprok.core.errors import DeeprokError, shown, unknown
@@ -32,6 +32,7 @@ from deeprok.environments.wrappers import disturbed, with_memory
 from deeprok.estimators import ESTIMATORS, EstimatorPart
 from deeprok.runs import format3, inputs
 from deeprok.runs.run_settings import PRESETS, Preset, RunSettings
+from deeprok.runs.simulated import check_simulator
 from deeprok.uncertainty.models import (
     Box,
     ModelSet,
@@ -406,31 +407,4 @@ def check(config: Config) -> None:
     parts.target.check(config.target, config.has_posterior)
     parts.learner.check(config.task())
     if isinstance(env, HostEnvironment):
-        _check_simulator(config, env)
-
-
-def _check_several(config: Config) -> None:
-    """Raises unless rounds and chunks of the learner are made of whole steps of several simulators."""
-    count, learner = config.simulators, config.make_learner()
-    if not isinstance(learner.plays, PlaysSteps):
-        raise DeeprokError(
-            f"simulators is {count}, but {config.algorithm} plays whole trajectories, all in one process; take 1"
-        )
-    every, length = learner.plays.steps_per_round, learner.chunk_steps
-    if every % count and count % every:
-        raise DeeprokError(f"simulators is {count}; it must divide train_every, {every}, or be a multiple of it")
-    if length % count:
-        raise DeeprokError(f"chunk_steps is {length}; it must be a multiple of simulators, which is {count}")
-
-
-def _check_simulator(config: Config, env: HostEnvironment) -> None:
-    """Raises unless the run can be trained on a stateful simulator."""
-    if config.simulators > 1:
-        _check_several(config)
-    # Whole trajectories are played on one model each.
-    if config.robust and env.branching == "none" and isinstance(config.make_learner().plays, PlaysSteps):
-        why = f"{config.env} can't restore its state ({env.problem})" if env.problem else "branching is 'none'"
-        raise DeeprokError(
-            f"{why}, so that it can't answer for several models, which {config.algorithm} needs; say how its state is "
-            "read and set, set branching to 'copies', or take an algorithm without a robust target"
-        )
+        check_simulator(config, env, config.make_learner(), config.robust)
