@@ -115,10 +115,7 @@ _PAIRS = (
 
 
 def _bullets(found: Found, score: Score) -> str:
-    others = [name for name in compared(found) if name != found["baseline"]]
-    pairs = [(name, found["baseline"]) for name in others]
-    pairs += [pair for pair in _PAIRS if set(pair) <= set(others)]
-    return "\n".join(f"- {sentence(found, *pair, score)}" for pair in pairs)
+    return "\n".join(f"- {sentence(found, *pair, score)}" for pair in _PAIRS if set(pair) <= set(compared(found)))
 
 
 def _chance(found: Found) -> str:
@@ -277,7 +274,7 @@ def _stable_baselines(found: Found) -> str:
             "stable-baselines3 has its own default settings, observations divided by their typical sizes, and models "
             "drawn in the same way. It has no choice of weights on held-out models, so its last ones are played."
         )
-    return "stable-baselines3 is not among the rows: it needs the extra `bench`, which was not installed."
+    return "stable-baselines3 is not among the rows: it was not measured, and needs the extra `bench`."
 
 
 def page(found: Found) -> str:
@@ -313,23 +310,24 @@ What lies outside {RANGE[0]:g} % to {RANGE[1]:g} % is drawn at the edge.
 
 ## What the numbers say
 
-An agent is called above another where the 95 % interval of the difference of their means excludes 0. {_chance(found)}
-
-In the worst cell:
-
-{_bullets(found, share)}
-
-In mean success:
-
-{_bullets(found, success)}
-
-Differences in the worst cell, in percentage points of the share, with their intervals; bold where 0 is outside:
+Differences to domain randomisation in the worst cell, in percentage points of the share, with their 95 % intervals;
+bold where 0 is outside:
 
 {markdown(difference_table(found, share))}
 
 Differences in mean success, in percentage points:
 
 {markdown(difference_table(found, success))}
+
+An agent is called above another where the 95 % interval of the difference of their means excludes 0. {_chance(found)}
+
+Other pairs, in the worst cell:
+
+{_bullets(found, share)}
+
+and in mean success:
+
+{_bullets(found, success)}
 
 ## All numbers
 

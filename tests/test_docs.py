@@ -20,7 +20,20 @@ from deeprok.environments import ENVIRONMENTS
 from deeprok.runs.run_settings import PRESETS
 from deeprok.runs.settings import make_config
 from deeprok.uncertainty import SETS
-from studies import critic, critic_page, deep_sea, deep_sea_page, defaults, defaults_page, figures, paper, plan
+from studies import (
+    critic,
+    critic_page,
+    deep_sea,
+    deep_sea_page,
+    defaults,
+    defaults_page,
+    figures,
+    paper,
+    plan,
+    robustness,
+    robustness_figure,
+    robustness_page,
+)
 from studies.carried_over import format3_hashes, stored_rows
 from studies.kalman_page import kalman_page
 from studies.page import results_page
@@ -362,6 +375,20 @@ def test_page_on_critics_is_what_its_numbers_give() -> None:
                     value: np.mean(list(its["seeds"].values())) for value, its in found["tuning"][env][name].items()
                 }
                 assert row["value"] == float(max(trials, key=lambda value: trials[value]))
+
+
+def test_page_on_robustness_is_what_its_numbers_give() -> None:
+    found = json.loads((ROOT / "docs" / "robustness" / "robustness.json").read_text())
+    assert (ROOT / "docs" / "robustness.md").read_text() == robustness_page.page(found)
+    assert {path.name for path in (ROOT / "docs" / "robustness").iterdir()} == {
+        "robustness.json",
+        *(f"{name}.{ending}" for name in robustness_figure.figures(found) for ending in ("png", "svg")),
+    }
+    for env in robustness_page.environments(found):
+        for name, row in found["rows"][env].items():
+            if row["seeds"] and not robustness.AGENTS[name].algorithm.startswith("sb3:"):
+                assert row["settings"] == robustness.comparison(env, name, 1).rows[0].config(0).digest()
+                assert len(row["seeds"]) + len(row["diverged"]) >= 5
 
 
 def test_page_of_table_1_is_what_its_numbers_give(systems: dict[str, Any]) -> None:

@@ -31,9 +31,9 @@ def pages() -> list[Path]:
 @functools.cache
 def values() -> dict[str, Any]:
     """What the comments may name: the stored results, and the ways to write them."""
-    results, kalman, table1, defaults, calibration, deep_sea, critic = (
+    results, kalman, table1, defaults, calibration, deep_sea, critic, robustness = (
         json.loads((ROOT / "docs" / name / f"{name}.json").read_text())
-        for name in ("results", "kalman", "table1", "defaults", "calibration", "deep_sea", "critic")
+        for name in ("results", "kalman", "table1", "defaults", "calibration", "deep_sea", "critic", "robustness")
     )
     return {
         "results": results,
@@ -41,6 +41,8 @@ def values() -> dict[str, Any]:
         "table1": table1,
         "defaults": defaults,
         "calibration": calibration["rows"],
+        "worst_cell": lambda env, row: worst_cell(robustness, env, row),
+        "succeeded": lambda env, row: succeeded(robustness, env, row),
         "critic_won": lambda env, other: critic_won(critic, env, other),
         "solved": lambda agent, depth: solved(deep_sea, agent, depth),
         "benchmarks": json.loads((ROOT / "benchmarks" / "results.json").read_text()),
@@ -200,6 +202,22 @@ def critic_won(critic: dict[str, Any], env: str, other: str) -> str:
 
     better = estimate(probability_of_improvement, *(each(critic, env, its, "worst_cell") for its in ("kalman", other)))
     return f"{100 * better.value:.0f} %"
+
+
+def worst_cell(robustness: dict[str, Any], env: str, row: str) -> str:
+    """The mean return in the worst cell of a row of the study of robustness, as a share of the reference's."""
+    from studies.robustness_page import share
+
+    return f"{100 * statistics.mean(share(robustness, env, row)):.0f} %".replace("-", "−")
+
+
+def succeeded(robustness: dict[str, Any], env: str, row: str) -> str:
+    """The mean success of a row of the same study, or of a reference."""
+    from studies.robustness_page import success
+
+    known = robustness["references"][env]["0.05"]
+    share = known[row]["success"] if row in known else statistics.mean(success(robustness, env, row))
+    return f"{100 * share:.0f} %"
 
 
 def solved(deep_sea: dict[str, Any], agent: str, depth: int) -> str:
