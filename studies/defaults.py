@@ -52,8 +52,8 @@ def measure(
       options: seeds, episodes, folder and processes.
       path: the JSON file; runs that it holds, of the same settings, are not examined again.
       done: called with what is being done and how much of the work it was.
-      envs: environments.
-      agents: algorithms.
+      envs: environments to measure now; the others stay as they are.
+      agents: algorithms to measure now.
     """
     episodes = cells_episodes(options.episodes)  # as many, and the same ones, as the references were played
     about: Found = {
@@ -71,11 +71,11 @@ def measure(
                 _TRAINING[agent],
                 functools.partial(examined, env=env, episodes=episodes),
             )
-            for agent in agents
+            for agent in AGENTS
         }
-        for env in envs
+        for env in ENVS
     }
-    return measure_rows(path, about, planned, done)
+    return measure_rows(path, about, planned, done, lambda env, agent: env in envs and agent in agents)
 
 
 def _collect(session: Session) -> Found:

@@ -248,7 +248,7 @@ def test_members_differ_and_a_seed_repeats(train, algorithm: str) -> None:
     config = settings(algorithm, averaging=0.1, robust_set="cvar", robust_level=0.5)
     first, again = (train(config, seeds=(0, 1), chunks=2).last for _ in range(2))
     assert bits(first) == bits(again)
-    theta, prior = first.agent.belief.members.theta, first.agent.belief.prior
+    theta, prior = first.agent.belief.members.inner.theta, first.agent.belief.prior
     for rows in (theta[0], prior[0], first.agent.target[0]):
         for i, j in ((0, 1), (0, 2), (1, 2)):
             assert np.abs(rows[i] - rows[j]).max() > 0.1

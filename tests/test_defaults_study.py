@@ -22,6 +22,7 @@ from studies.engine import Options, Run, run_study
 from studies.screening import Case, case_of
 
 ENVS, AGENTS, EPSILONS = ("market", "ferry"), ("ddqn",), (0.05,)
+EVERY_ENV, EVERY_AGENT = defaults.ENVS, defaults.AGENTS
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -44,6 +45,8 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "make_config", small)
     monkeypatch.setattr(defaults, "case_of", corners)
     monkeypatch.setattr(defaults, "EPSILONS", EPSILONS)
+    monkeypatch.setattr(defaults, "ENVS", ENVS)
+    monkeypatch.setattr(defaults, "AGENTS", AGENTS)
     monkeypatch.setattr(defaults, "measure", functools.partial(MEASURE, envs=ENVS, agents=AGENTS))
 
 
@@ -273,8 +276,8 @@ def test_figure_of_a_sample() -> None:
 
 
 def test_references_are_those_of_the_environments_page() -> None:
-    known = measured.references(defaults.ENVS)
-    assert set(known) == set(defaults.ENVS)
+    known = measured.references(EVERY_ENV)
+    assert set(known) == set(EVERY_ENV)
     path = Path(__file__).parent.parent / "docs" / "environments" / "environments.json"
     road = json.loads(path.read_text())["environments"]["road"]["0.05"]
     for policy, its in known["road"]["0.05"].items():
@@ -285,10 +288,10 @@ def test_references_are_those_of_the_environments_page() -> None:
 
 def test_study_trains_the_preset_and_nothing_else() -> None:
     assert STUDIES["defaults"] is defaults.STUDY
-    for env in defaults.ENVS:
-        compared = defaults.comparison(env, defaults.AGENTS, 3)
+    for env in EVERY_ENV:
+        compared = defaults.comparison(env, EVERY_AGENT, 3)
         assert [(r.algorithm, r.preset, r.changes) for r in compared.rows] == [
-            (agent, "default", {"env": env}) for agent in defaults.AGENTS
+            (agent, "default", {"env": env}) for agent in EVERY_AGENT
         ]
         assert list(compared.seeds) == [0, 1, 2]
-    assert set(defaults._TRAINING) == set(defaults.AGENTS)
+    assert set(defaults._TRAINING) == set(EVERY_AGENT)

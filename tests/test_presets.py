@@ -53,10 +53,11 @@ def test_no_environment_has_a_default_of_its_own() -> None:
 #: Of the agents with a gradient and with the filter.
 NUMBERS: dict[str, tuple[Any, Any]] = {
     "hidden": ((64, 64), (20, 20)),
-    "train_every": (2, 4),
-    "target_rate": (1.0, 0.01),
+    "train_every": (2, 2),
+    "target_rate": (1.0, 1.0),
+    "averaging": (0.005, 0.005),
     "target_period": (1, 1),
-    "batch_size": (64, 32),
+    "batch_size": (64, 16),
     "steps": (150_000, 150_000),
     "episodes": (0, 0),
     "discount": (0.995, 0.995),

@@ -173,12 +173,13 @@ def test_rows_not_chosen_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.Mo
 def test_agents_have_the_same_effort() -> None:
     assert STUDIES["robustness"] is robustness.STUDY
     default = make_config("rtd_dqn")
-    same = ("steps", "episodes", "edges", "trial_episodes", "trial_epsilon", "trial_tail", "acting")
+    same = ("steps", "episodes", "edges", "trial_episodes", "trial_epsilon", "acting")
     for name in (*Q_ROWS, *POLICY_ROWS):
         agent = robustness.AGENTS[name]
         for env in robustness.ENVS:
             config = make_config(agent.algorithm, "default", env=env, **agent.changes)
             assert [getattr(config, field) for field in same] == [getattr(default, field) for field in same], name
+            assert config.trial_tail == (1.0 if name.endswith("_mean") else default.trial_tail)
             assert config.settle is (not name.endswith(("_last", "_best")))
             assert config.robust == (agent.algorithm in ("rtd_dqn", "epopt", "robust_pg"))
     assert set(Q_ROWS) | set(POLICY_ROWS) | set(SB3_ROWS) == set(robustness.AGENTS)

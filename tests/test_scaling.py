@@ -27,7 +27,7 @@ from deeprok.agents.scaling import (
 from deeprok.agents.targets.base import action_value
 from deeprok.core.errors import DeeprokError
 from deeprok.environments import Transition
-from deeprok.estimators import ekf, gradient, predict
+from deeprok.estimators import averaged, ekf, gradient, predict
 from deeprok.runs.settings import make_config
 
 NETWORK = MLP((3, 5, 4, 2), "tanh", (0.5, 2.0, 1.0))
@@ -110,27 +110,55 @@ def test_learning_within_units_is_learning_on_scaled_data(units: Scales, name: s
         )
 
 
-def test_averaged_weights_are_the_moving_average(x64) -> None:
-    plain, averaged = gradient("adam", 0.1, final_rate=0.2), gradient("adam", 0.1, final_rate=0.2, averaging=0.3)
+PLAIN = {"adam": gradient("adam", 0.1, final_rate=0.2), "ekf": ekf(observation_noise=0.1, process_noise=0.01)}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_averaged_weights_are_the_moving_average(name: str, x64) -> None:
+    plain = PLAIN[name]
+    estimator = averaged(plain, 0.3)
     xs, ys = jnp.asarray(OBS[:6]), jnp.linspace(-1.0, 1.0, 6)
     first = mean = jnp.array([0.1, -0.2, 0.0])
-    belief, other = plain.init(first), averaged.init(first)
+    belief, other = plain.init(first), estimator.init(first)
     for k in range(5):
-        before = belief.theta
         belief, _ = plain.update(belief, jnp.dot, xs, ys, progress=k / 5)
-        other, _ = averaged.update(other, jnp.dot, xs, ys, progress=k / 5)
+        other, _ = estimator.update(other, jnp.dot, xs, ys, progress=k / 5)
         mean = mean + 0.3 * (belief.theta - mean)
-        np.testing.assert_allclose(averaged.mean(other), mean, rtol=1e-12)
-        if k == 0:
-            size = np.abs(belief.theta - before).max()
-    # Adam's step is at most its rate, which falls to a fifth.
-    assert size == pytest.approx(0.1, rel=1e-6)
-    full, _ = gradient("adam", 0.1).update(belief, jnp.dot, xs, ys)
-    last, _ = plain.update(belief, jnp.dot, xs, ys, progress=1.0)
-    np.testing.assert_allclose(last.theta - belief.theta, 0.2 * (full.theta - belief.theta), rtol=1e-9)
-    doubled = averaged.map_weights(other, lambda theta: 2.0 * theta)
-    np.testing.assert_allclose(averaged.mean(doubled), 2.0 * mean, rtol=1e-12)
-    np.testing.assert_allclose(doubled.theta, 2.0 * other.theta, rtol=1e-12)
+        np.testing.assert_allclose(estimator.mean(other), mean, rtol=1e-12)
+    still, _ = estimator.update(other, jnp.dot, xs, ys, active=False)
+    assert all(np.array_equal(*pair) for pair in zip(jax.tree.leaves(still), jax.tree.leaves(other), strict=True))
+    doubled = estimator.map_weights(other, lambda theta: 2.0 * theta)
+    np.testing.assert_allclose(estimator.mean(doubled), 2.0 * mean, rtol=1e-12)
+    np.testing.assert_allclose(doubled.inner.theta, 2.0 * other.inner.theta, rtol=1e-12)
+    assert averaged(plain, 0.0) is plain
+
+
+def test_a_step_falls_to_its_final_rate(x64) -> None:
+    xs, ys = jnp.asarray(OBS[:6]), jnp.linspace(-1.0, 1.0, 6)
+    falling, steady = PLAIN["adam"], gradient("adam", 0.1)
+    belief, _ = steady.update(steady.init(jnp.array([0.1, -0.2, 0.0])), jnp.dot, xs, ys)
+    whole, _ = steady.update(belief, jnp.dot, xs, ys, progress=1.0)
+    for progress, share in ((0.0, 1.0), (0.5, 0.6), (1.0, 0.2)):
+        moved, _ = falling.update(belief, jnp.dot, xs, ys, progress=progress)
+        np.testing.assert_allclose(moved.theta - belief.theta, share * (whole.theta - belief.theta), rtol=1e-9)
+
+
+def test_the_posterior_is_around_the_averaged_weights(x64) -> None:
+    """The covariance is the filter's, and samples have the same deviations from the average as from its mean."""
+    plain = PLAIN["ekf"]
+    estimator = averaged(plain, 0.3)
+    belief = estimator.init(jnp.array([0.1, -0.2, 0.0]))
+    for _ in range(3):
+        belief, _ = estimator.update(belief, jnp.dot, jnp.asarray(OBS[:6]), jnp.linspace(-1.0, 1.0, 6))
+    own, key = plain.posterior, jax.random.key(3)
+    found = estimator.posterior.sample(belief, key) - estimator.mean(belief)
+    np.testing.assert_allclose(found, own.sample(belief.inner, key) - belief.inner.theta, atol=1e-12)
+    assert not np.allclose(estimator.mean(belief), belief.inner.theta)
+    np.testing.assert_array_equal(estimator.posterior.covariance(belief), own.covariance(belief.inner))
+    H = jnp.eye(3)
+    np.testing.assert_array_equal(
+        estimator.posterior.predictive_variance(belief, H), own.predictive_variance(belief.inner, H)
+    )
 
 
 def test_repeats_have_a_zeta_distribution_and_keep_epsilon() -> None:

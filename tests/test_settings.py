@@ -172,6 +172,7 @@ OWN_CHANGES: dict[str, dict[str, Change]] = {
         "prior_covariance": Change(0.5),
         "batching": Change("joint"),
         "learning_rate": Change(0.5),
+        "averaging": Change(0.1),
         "covariance": Change("layer"),
         "rank": Change(2, dict(covariance="low_rank", rank=1)),
         "remembered": Change(0.2),

@@ -50,6 +50,7 @@ _KALMAN_CRITICS = {
     "train_every": 1,
     "target_period": 2,
     "target_rate": 0.005,
+    "averaging": 0.0,
 }
 
 ALGORITHMS: Registry[Algorithm] = Registry(

@@ -4,6 +4,7 @@
 |---|---|
 | `base` | the protocol of an estimator, and how one is registered |
 | `gradient` | a point estimate by Adam or SGD |
+| `averaging` | a moving average of the weights of any of them |
 | `kalman`, `gains`, `covariance/` | the extended Kalman filter: its loop, the gains of a mini-batch, structures of P |
 | `unscented` | the unscented Kalman filter |
 | `bayes_by_backprop` | a variational posterior with independent weights |
@@ -17,6 +18,7 @@ from deeprok.estimators import gradient as _gradient
 from deeprok.estimators import kalman as _kalman
 from deeprok.estimators import psgld as _psgld
 from deeprok.estimators import unscented as _unscented
+from deeprok.estimators.averaging import AveragedBelief, averaged
 from deeprok.estimators.base import (
     Context,
     Estimator,
@@ -59,6 +61,7 @@ ESTIMATORS: Registry[EstimatorPart] = Registry(
 
 __all__ = [
     "ESTIMATORS",
+    "AveragedBelief",
     "BayesByBackpropConfig",
     "ChainBelief",
     "Context",
@@ -79,6 +82,7 @@ __all__ = [
     "Prediction",
     "UnscentedBelief",
     "UnscentedConfig",
+    "averaged",
     "averaged_gains",
     "bayes_by_backprop",
     "block",

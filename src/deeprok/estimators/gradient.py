@@ -6,7 +6,6 @@ Plain SGD is line 7 of Algorithm 1 (RTD-DQN) of the Deep-RoK paper.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,7 +15,16 @@ import optax
 
 from deeprok.core.fields import Fraction, Positive, Probability, added
 from deeprok.core.pytree import pytree_dataclass, select
-from deeprok.estimators.base import Estimator, EstimatorPart, Fit, Observation, lower_rate, memory_of_vectors
+from deeprok.estimators.averaging import averaged
+from deeprok.estimators.base import (
+    Estimator,
+    EstimatorPart,
+    Fit,
+    Observation,
+    lower_rate,
+    map_theta,
+    memory_of_vectors,
+)
 
 Optimizer = Literal["adam", "sgd"]
 
@@ -27,26 +35,20 @@ class PointBelief:
 
     theta: jax.Array  # [n]
     optimizer: Any  # optax state
-    average: jax.Array  # [n] moving average of theta; [0] unless weights are averaged
 
 
-def gradient(
-    optimizer: Optimizer = "adam", learning_rate: float = 1e-3, final_rate: float = 1.0, averaging: float = 0.0
-) -> Estimator:
+def gradient(optimizer: Optimizer = "adam", learning_rate: float = 1e-3, final_rate: float = 1.0) -> Estimator:
     """Gradient steps on ½ mean (y − h(θ, x))².
 
     Args:
       optimizer: `adam` or `sgd`.
       learning_rate: α.
       final_rate: what α has become when the budget is used up, relative to its first value; it falls linearly.
-      averaging: rate of the moving average of the weights, which is then the estimate (B. T. Polyak and A. B.
-        Juditsky, "Acceleration of stochastic approximation by averaging", 1992); 0 for the weights as they are.
     """
     rule = optax.adam(learning_rate) if optimizer == "adam" else optax.sgd(learning_rate)
 
     def init(theta: jax.Array) -> PointBelief:
-        average = jnp.copy(theta) if averaging else jnp.zeros(0, theta.dtype)
-        return PointBelief(theta=theta, optimizer=rule.init(theta), average=average)
+        return PointBelief(theta=theta, optimizer=rule.init(theta))
 
     def update(
         belief: PointBelief,
@@ -63,16 +65,10 @@ def gradient(
         change, optimizer_state = rule.update(gradients, belief.optimizer)
         if final_rate != 1.0:
             change = (1.0 - (1.0 - final_rate) * progress) * change
-        theta = belief.theta + change
-        average = belief.average + averaging * (theta - belief.average) if averaging else belief.average
-        moved = PointBelief(theta=theta, optimizer=optimizer_state, average=average)
+        moved = PointBelief(theta=belief.theta + change, optimizer=optimizer_state)
         return select(jnp.asarray(active), moved, belief), Fit(value, None)
 
-    def map_weights(belief: PointBelief, f: Callable[[jax.Array], jax.Array]) -> PointBelief:
-        average = f(belief.average) if averaging else belief.average
-        return PointBelief(theta=f(belief.theta), optimizer=belief.optimizer, average=average)
-
-    return Estimator(init, update, lambda b: b.average if averaging else b.theta, None, map_weights)
+    return Estimator(init, update, lambda belief: belief.theta, None, map_theta)
 
 
 @dataclass(frozen=True)
@@ -91,8 +87,8 @@ class GradientConfig:
 
 PART = EstimatorPart(
     settings=GradientConfig,
-    make=lambda settings, context: gradient(
-        settings.optimizer, settings.learning_rate, settings.final_rate, settings.averaging
+    make=lambda settings, context: averaged(
+        gradient(settings.optimizer, settings.learning_rate, settings.final_rate), settings.averaging
     ),
     presets={
         "paper": GradientConfig(),

@@ -18,9 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok.core.errors import DeeprokError
-from deeprok.core.fields import CheckedElsewhere, Count, Positive, Precision, Share, added
+from deeprok.core.fields import CheckedElsewhere, Count, Fraction, Positive, Precision, Share, added
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.estimators import variances
+from deeprok.estimators.averaging import averaged
 from deeprok.estimators.base import (
     NUMBERS_A_WEIGHT,
     Context,
@@ -245,6 +246,8 @@ class KalmanConfig:
     """Average the gains of a mini-batch as in the paper, or update with the whole mini-batch jointly."""
     learning_rate: Positive = 1.0
     """Step size α, multiplies the step of the mean; 1 is the Kalman filter."""
+    averaging: Fraction = added(0.0)
+    """Rate of the moving average of the mean that acts and is copied to the target network; 0 averages none."""
     covariance: CovarianceKind = "full"
     """Structure of P: full, blocks by layer or by neuron, diagonal, or a diagonal and --rank directions."""
     rank: Count = 10
@@ -276,7 +279,7 @@ def _make(settings: KalmanConfig, context: Context) -> Estimator:
             "fading": fade_in_proportion(settings.remembered),
             "variance_cap": np.diagonal(prior) if prior.ndim == 2 else prior,
         }
-    return ekf(
+    filtered = ekf(
         observation_noise=copies * settings.observation_noise,
         process_noise=np.asarray(settings.process_noise),
         prior_covariance=np.asarray(settings.prior_covariance),
@@ -285,6 +288,7 @@ def _make(settings: KalmanConfig, context: Context) -> Estimator:
         covariance=structures[settings.covariance],
         **fades,
     )
+    return averaged(filtered, settings.averaging)
 
 
 def _memory(settings: KalmanConfig, network: Weights) -> Memory:
@@ -344,15 +348,21 @@ PART = EstimatorPart(
         # samples from N(θ, P) are good policies too.
         "tuned": KalmanConfig(observation_noise=0.12, process_noise=4e-9, prior_covariance=0.004),
         # In units in which observations and targets are of size one.
-        "default": KalmanConfig(observation_noise=0.003, process_noise=0.0, prior_covariance=0.015, remembered=0.1),
+        "default": KalmanConfig(
+            observation_noise=0.003,
+            process_noise=0.0,
+            prior_covariance=0.015,
+            remembered=0.1,
+            averaging=0.005,
+        ),
     },
-    # An update costs the square of the number of weights, and learns more than one of a gradient.
+    # An update costs the square of the number of weights, and learns more than one of a gradient. The averaged weights,
+    # which act, are the target network too.
     run={
         "default": {
             "hidden": (20, 20),
-            "batch_size": 32,
-            "train_every": 4,
-            "target_rate": 0.01,
+            "batch_size": 16,
+            "target_rate": 1.0,
             "recalibrate": True,
         }
     },
