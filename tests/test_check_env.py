@@ -595,11 +595,11 @@ class Wordy(Simulated):
         (Disturbing, "restoring", "step 1 of an episode has another outcome than without"),
         (Forgetful, "storing", "goes another way after 1 step"),
         (Wordy, "terminated", "The terminated of step is float64 of shape (); it must be bools of shape ()"),
-        (dict, "simulator", "make returns a dict; it must be a Simulator"),
+        (lambda env: {}, "simulator", "make returns a dict; it must be a Simulator"),
     ],
 )
 def test_simulators_of_ones_own(make: Any, subject: str, words: str) -> None:
-    env = SIMULATED_CARTPOLE._replace(make=make, box={"force": (5.0, 15.0)}, horizon=10)
+    env = SIMULATED_CARTPOLE._replace(make=lambda: make(cartpole()), box={"force": (5.0, 15.0)}, horizon=10)
     assert words in one(check_environment(env, episodes=2), "problem", subject)
 
 
