@@ -43,8 +43,8 @@ def check_environment(
 
     Example:
       >>> found = check_environment("cartpole", episodes=3)
-      >>> [finding for finding in found if finding.level == "problem"]
-      []
+      >>> any(finding.level == "problem" for finding in found)
+      False
     """
     if episodes is not None and episodes < 1:
         raise DeeprokError(f"episodes is {episodes}; it must be at least 1")
