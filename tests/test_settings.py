@@ -223,6 +223,7 @@ OWN_CHANGES: dict[str, dict[str, Change]] = {
         # Its environment has other parameters and observations, and its estimator is a gradient or a filter.
         "env": Change("probe_envs:aim"),
         "box": Change("mass=0.8:1.2,length=0.7:1.3"),
+        "parameter_noise": Change("mass=0.2", dict(parameter_noise="mass=0.1")),
         "fixed_models": Change("mass=0.8:1.2:2", dict(fixed_models="mass=0.9:1.2:2")),
         "input_scale": Change((1.0, 2.0, 1.0)),
         "optimizer": Change("sgd"),
