@@ -485,7 +485,9 @@ def test_units_change_and_the_functions_stay(x64) -> None:
 
 # --- the posterior -------------------------------------------------------------------------------------------
 
-QUIET: dict[str, Any] = dict(observation_noise=1.0, process_noise=0.0, prior_covariance=0.1, remembered=1.0)
+QUIET: dict[str, Any] = dict(
+    observation_noise=1.0, process_noise=0.0, prior_covariance=0.1, remembered=1.0, window=0, noise_share=0.0
+)
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,8 @@ NUMBERS: dict[str, list[Any]] = {
     "prior_covariance": [0.0, -1.0, NAN, INF],
     "rank": [0, 2.5],
     "remembered": [0.0, 1.1, NAN],
+    "window": [-1, 0.5],
+    "noise_share": [-0.1, NAN],
     "robust_level": [NAN, INF],
     "level_start": [NAN],
     "level_steps": [0],
@@ -519,7 +521,7 @@ OTHER: dict[str, Any] = {
     "activation": "relu",
     "input_scale": (1.0, 1.0, 1.0, 2.0),
     "network": "another",
-    "batching": "joint",
+    "batching": "averaged",
     "covariance": "layer",
     "confidence": "spread",
     "prior": "another",
@@ -541,17 +543,20 @@ def test_digest_is_of_everything_but_the_seed(field: str) -> None:
     assert (changed.digest() == config.digest()) == (field == "seed")
 
 
+#: Noise that follows the innovations is not known before, and so not warned of.
+FIXED = {"noise_share": 0.0, "window": 0}
 RISKS: dict[str, tuple[dict[str, Any], bool]] = {
     "default": ({}, False),
-    "default without forgetting": ({"observation_noise": 0.01, "remembered": 1.0}, True),
+    "default without forgetting": (FIXED | {"observation_noise": 0.01, "remembered": 1.0}, True),
     "tuned": ({"preset": "tuned"}, False),
     "paper": ({"preset": "paper"}, False),
-    "tiny noise": ({"observation_noise": 1e-12, "process_noise": 0.0, "prior_covariance": 1.0}, True),
+    "tiny noise": (FIXED | {"observation_noise": 1e-12, "process_noise": 0.0, "prior_covariance": 1.0}, True),
     "tiny noise in float64": (
-        {"observation_noise": 1e-8, "process_noise": 0.0, "prior_covariance": 1.0, "precision": "float64"}, False
+        FIXED | {"observation_noise": 1e-8, "process_noise": 0.0, "prior_covariance": 1.0, "precision": "float64"},
+        False,
     ),
-    "the same in float32": ({"observation_noise": 1e-8, "process_noise": 0.0, "prior_covariance": 1.0}, True),
-    "diagonal": ({"observation_noise": 1e-12, "process_noise": 0.0, "covariance": "diagonal"}, False),
+    "the same in float32": (FIXED | {"observation_noise": 1e-8, "process_noise": 0.0, "prior_covariance": 1.0}, True),
+    "diagonal": (FIXED | {"observation_noise": 1e-12, "process_noise": 0.0, "covariance": "diagonal"}, False),
     "gradient": ({"algorithm": "rtd_dqn"}, False),
 }  # fmt: skip
 

@@ -289,12 +289,18 @@ def test_prior_may_be_scalar_vector_or_matrix() -> None:
         ("fading", -0.1, "at least 0 and below 1"),
         ("adapt_noise", 1.5, "between 0 and 1"),
         ("adapt_noise", -0.1, "between 0 and 1"),
+        ("noise_share", -0.1, "at least 0"),
         ("iterations", 0, "at least 1"),
     ],
 )
 def test_refusals(field: str, value: float, allowed: str) -> None:
     with pytest.raises(DeeprokError, match=f"{field} is {value:g}; it must be {allowed}"):
         ekf(**{field: value})
+
+
+def test_the_noise_is_found_in_one_way() -> None:
+    with pytest.raises(DeeprokError, match="noise_share and adapt_noise are both ways to find R; give one of them"):
+        ekf(noise_share=0.2, adapt_noise=0.1)
 
 
 # Evolution noise
@@ -431,6 +437,31 @@ def test_estimated_observation_noise_finds_the_true_one(x64, batching: str, firs
     assert seen.observation_noise.min() > 0
     # 1,500 · B squared residuals: a standard error of 1.8 %.
     np.testing.assert_allclose(seen.observation_noise[T // 2 :].mean(), noise, rtol=0.06)
+
+
+@every_batching
+def test_noise_that_follows_the_innovations(x64, batching: str) -> None:
+    """R is a share of the mean of the first hundred squared innovations, then of their moving average."""
+    theta, P, share, data = theta_of(), some_prior(), 0.3, batches(120)
+    least = 0.02
+    seen = filtered(data, theta, least, 0.01, P, batching=batching, noise_share=share)
+    R, followed = 0.0, 0
+    for t, (xs, ys) in enumerate(data):
+        values, H = bent_and_gradient(theta, xs)
+        R += max(1 / (t + 1), 0.01) * (share * np.mean((ys - values) ** 2) - R)
+        followed += bool(least < R)
+        R = max(R, least)
+        theta, P, _ = oracles.FILTERS[batching](theta, P, H, ys - values, R, 0.01)
+        np.testing.assert_allclose(seen.theta[t], theta, rtol=1e-9)
+        np.testing.assert_allclose(seen.observation_noise[t], R, rtol=1e-9)
+    assert followed > 100
+
+
+def test_noise_that_follows_has_a_least(x64) -> None:
+    data, least = batches(3), 1e6
+    followed, given = (filtered(data, theta_of(), least, 0.01, 1.0, noise_share=share) for share in (0.5, 0.0))
+    np.testing.assert_allclose(followed.theta, given.theta, rtol=1e-12)
+    np.testing.assert_allclose(followed.observation_noise, least, rtol=1e-12)
 
 
 def test_noise_is_estimated_from_where_its_schedule_begins(x64) -> None:

@@ -176,6 +176,8 @@ OWN_CHANGES: dict[str, dict[str, Change]] = {
         "covariance": Change("layer"),
         "rank": Change(2, dict(covariance="low_rank", rank=1)),
         "remembered": Change(0.2),
+        "window": Change(2),
+        "noise_share": Change(0.5),
     },
     "bayes_by_backprop": {
         "observation_noise": Change(0.3),
@@ -237,6 +239,8 @@ OWN_CHANGES: dict[str, dict[str, Change]] = {
         "covariance": Change("layer"),
         "rank": Change(2, dict(covariance="low_rank", rank=1)),
         "remembered": Change(0.2),
+        "window": Change(2),
+        "noise_share": Change(0.5),
         "policy_delay": Change(3),
         "actor_rate": Change(0.2),
         "actor_final_rate": Change(0.5),

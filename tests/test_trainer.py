@@ -41,7 +41,7 @@ CONFIGS: dict[str, Config] = {
     # Runs that end within a round of steps, and trials that are rarer than chunks.
     "rtd_dqn": make_config("rtd_dqn", "tuned", **SMALL | dict(train_every=2, trial_every=2)),
     "averaged": make_config("deep_rok", "tuned", **SMALL, **QUIET, batching="averaged"),
-    # All that a belief or an agent may carry along: drawn weights, a gain that is followed.
+    # All that a belief or an agent may carry along: drawn weights, a gain and a noise that are followed.
     "directed": make_config(
         "deep_rok",
         "tuned",
@@ -54,6 +54,8 @@ CONFIGS: dict[str, Config] = {
         confidence="spread",
         level_start=1.0,
         updates=2,
+        window=20,
+        noise_share=0.1,
         precision="float64",
     ),
     "backprop": make_config("bbb_rtd", "tuned", **SMALL, explore="thompson", weight_prior="mixture"),
@@ -340,6 +342,8 @@ def test_metrics_lines(uninterrupted, name: str) -> None:
     assert sum(returns) + sum(x < config.environment.horizon for x in returns) == steps
     assert np.isfinite([line["loss"] for line in lines]).all()
     assert all(("innovation_variance" in line) == (name not in ("rtd_dqn", "ensemble")) for line in lines)
+    follows = getattr(config.estimator, "noise_share", 0.0) > 0
+    assert all(("observation_noise" in line) == follows for line in lines)
     by_chance = getattr(config.learner, "explore", "epsilon") == "epsilon"
     first, last = config.learner.epsilon_start, config.learner.epsilon_end
     assert lines[0]["epsilon"] == pytest.approx(first + (last - first) * 100 / 300 if by_chance else 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -103,22 +104,35 @@ def test_filters_forget_as_set() -> None:
     assert variance_after("ktd_q", adaptive_noise=0.2) == pytest.approx(1.2)
 
 
-def test_the_filter_forgets_in_proportion(x64) -> None:
-    """Λ ← (1 − η) Λ + HᵀH / R with η = 1 / (2 + remembered·t); in its first update it has nothing to forget."""
+#: Remembered fraction, window, fraction of the budget -> how many of t updates count.
+MEMORIES: dict[str, tuple[float, int, float, Callable[[int], float]]] = {
+    "in proportion": (0.25, 0, 0.9, lambda t: 0.25 * t),
+    "in a window": (0.25, 2, 0.7, lambda t: min(0.25 * t, 2)),
+    "in a window that has grown": (0.5, 1, 0.9, lambda t: min(0.5 * t, 3)),
+    "in a window without end": (0.25, 1, 1.0, lambda t: 0.25 * t),
+    "in a window alone": (1.0, 3, 0.0, lambda t: min(t, 3)),
+}
+
+
+@pytest.mark.parametrize(("remembered", "window", "progress", "count"), MEMORIES.values(), ids=MEMORIES)
+def test_the_filter_forgets(
+    x64, remembered: float, window: int, progress: float, count: Callable[[int], float]
+) -> None:
+    """Λ ← (1 − η) Λ + HᵀH / R with η = 1 / (2 + count); in its first update it has nothing to forget."""
     rng = np.random.default_rng(0)
     xs, ys = rng.normal(size=(12, 5, 3)), rng.normal(size=(12, 5))
     settings = dict(observation_noise=0.02, process_noise=0.0, prior_covariance=2.0, batching="joint", batch_size=5)
-    estimator = estimator_of("ekf_dqn", **settings, remembered=0.25)
+    estimator = estimator_of("ekf_dqn", **settings, remembered=remembered, window=window)
 
     @jax.jit
     def update(belief: Any, xs: jax.Array, ys: jax.Array) -> Any:
-        belief, fit = estimator.update(belief, lambda theta, x: theta @ x, xs, ys)
+        belief, fit = estimator.update(belief, lambda theta, x: theta @ x, xs, ys, progress=progress)
         return belief, estimator.posterior.covariance(belief), fit.health.extras["capped"]
 
     belief, information, told = estimator.init(jnp.ones(3)), np.eye(3) / 2.0, np.ones(3) / 2.0
     for t, (H, seen) in enumerate(zip(xs, ys, strict=True)):
         belief, covariance, capped = update(belief, jnp.asarray(H), jnp.asarray(seen))
-        kept = 1.0 - 1.0 / (2.0 + 0.25 * t) if t else 1.0
+        kept = 1.0 - 1.0 / (2.0 + count(t)) if t else 1.0
         information = kept * information + H.T @ H / 0.1  # five observations, each of noise 5 · 0.02
         told = kept * told + H.T @ seen / 0.1
         assert capped == (0 if t else 3)

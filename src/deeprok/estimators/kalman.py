@@ -10,6 +10,7 @@ observation noise estimated from residuals.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -18,7 +19,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok.core.errors import DeeprokError
-from deeprok.core.fields import CheckedElsewhere, Count, Fraction, Positive, Precision, Share, added
+from deeprok.core.fields import (
+    CheckedElsewhere,
+    Count,
+    Fraction,
+    Natural,
+    NotNegative,
+    Positive,
+    Precision,
+    Share,
+    added,
+)
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.estimators import variances
 from deeprok.estimators.averaging import averaged
@@ -59,6 +70,12 @@ from deeprok.estimators.gains import (
 )
 from deeprok.estimators.variances import Variances
 
+#: `(updates so far, fraction of the budget used) -> η` of the fading-memory filter.
+Fading = Callable[[jax.Array, jax.Array | float], jax.Array]
+
+#: Rate of the moving average of the squared innovations that R is a share of.
+_NOISE_RATE = 0.01
+
 
 @pytree_dataclass
 class GaussianBelief:
@@ -66,7 +83,7 @@ class GaussianBelief:
 
     theta: jax.Array  # [n] mean
     P: Any  # the covariance, as the structure's record
-    observation_noise: jax.Array  # [] R, the estimate if it is adapted
+    observation_noise: jax.Array  # [] R, the last one if it follows the innovations
     updates: jax.Array  # [] int32
 
 
@@ -84,10 +101,11 @@ def ekf(
     batching: Batching = "averaged",
     learning_rate: float = 1.0,
     covariance: Structure = full,
-    fading: float | Schedule = 0.0,
+    fading: float | Fading = 0.0,
     variance_cap: float | np.ndarray | None = None,
     adapt_noise: float = 0.0,
     iterations: int = 1,
+    noise_share: float = 0.0,
 ) -> Estimator:
     """The extended Kalman filter over the weights of h(θ, x).
 
@@ -101,11 +119,14 @@ def ekf(
       batching: `averaged` gains as in the paper's Algorithm 2, or the `joint` update of the mini-batch.
       learning_rate: α, multiplies the step of the mean; 1 is the Kalman filter.
       covariance: the structure of P: `full`, `block(*slices)`, `diagonal` or `low_rank(rank)`.
-      fading: η of the fading-memory filter: P becomes P / (1 − η) before every update; a number or a schedule.
+      fading: η of the fading-memory filter: P becomes P / (1 − η) before every update; a number, or a function of the
+        number of updates and of the fraction of the budget that is used.
       variance_cap: upper limit of each weight's variance, a number or a vector; neither process noise nor fading raises
         it above.
       adapt_noise: rate of the moving average that estimates R from squared residuals; 0 keeps R as given.
       iterations: linearisations per update (the iterated filter): each at the last result, all from the same prior.
+      noise_share: R follows this share of the running mean of squared innovations, and is `observation_noise` at least;
+        0 keeps R as given.
     """
     gains = averaged_gains if batching == "averaged" else joint_update
     if not callable(fading) and not 0.0 <= fading < 1.0:
@@ -114,6 +135,10 @@ def ekf(
         raise DeeprokError(f"adapt_noise is {adapt_noise:g}; it must be between 0 and 1")
     if iterations < 1:
         raise DeeprokError(f"iterations is {iterations}; it must be at least 1")
+    if noise_share < 0.0:
+        raise DeeprokError(f"noise_share is {noise_share:g}; it must be at least 0")
+    if noise_share and adapt_noise:
+        raise DeeprokError("noise_share and adapt_noise are both ways to find R; give one of them")
 
     def structure_of(theta: jax.Array) -> Covariance:
         return covariance(theta.shape[-1])
@@ -137,11 +162,13 @@ def ekf(
             updates=updates,
         )
 
-    def evolution_of(structure: Covariance, belief: GaussianBelief) -> tuple[Evolution, dict[str, jax.Array]]:
+    def evolution_of(
+        structure: Covariance, belief: GaussianBelief, progress: jax.Array | float
+    ) -> tuple[Evolution, dict[str, jax.Array]]:
         """The prediction step; and if there is a cap, how many variances it limits."""
         dtype = belief.theta.dtype
         noise = jnp.asarray(process_noise(belief.updates) if callable(process_noise) else process_noise, dtype)
-        faded = fading(belief.updates) if callable(fading) else fading
+        faded = fading(belief.updates, progress) if callable(fading) else fading
         growth = jnp.asarray(1.0 / (1.0 - faded), dtype)
         if variance_cap is None:
             scale = jnp.broadcast_to(jnp.sqrt(growth), belief.theta.shape) if fading else None
@@ -170,11 +197,11 @@ def ekf(
     ) -> tuple[GaussianBelief, Fit]:
         active = jnp.asarray(active)
         structure = structure_of(belief.theta)
-        evolution, counts = evolution_of(structure, belief)
-        if callable(observation_noise) and not adapt_noise:
-            R = jnp.asarray(observation_noise(belief.updates), belief.theta.dtype)
-        else:
-            R = belief.observation_noise
+        evolution, counts = evolution_of(structure, belief, progress)
+        R = belief.observation_noise
+        if noise_share or (callable(observation_noise) and not adapt_noise):
+            given = observation_noise(belief.updates) if callable(observation_noise) else observation_noise
+            R = jnp.asarray(given, belief.theta.dtype)
         rounding_scale = _evolved(structure.rounding_scale(belief.P, prior_variances(belief.theta)), evolution)
         step = jnp.zeros_like(belief.theta)
         for iteration in range(iterations):
@@ -182,18 +209,25 @@ def ekf(
             values, H = jax.vmap(jax.value_and_grad(h), (None, 0))(theta, xs)
             # Relative to the prior mean, not to the point of linearisation.
             innovation = ys - values + (H @ step if iteration else 0.0)
+            if iteration == 0:
+                first_innovation = innovation
+                if noise_share:
+                    # The mean of all at first, as the noise that the filter begins with says nothing of them.
+                    rate = jnp.maximum(1.0 / (belief.updates + 1.0), _NOISE_RATE)
+                    share = noise_share * jnp.mean(innovation**2)
+                    R = jnp.maximum(R, (1.0 - rate) * belief.observation_noise + rate * share)
             HP = structure.project(belief.P, evolution, H)
             G, scale = over_columns(lambda H, HP, scale: (HP @ H.T, (H * H) @ scale), H, HP, rounding_scale)
             noise = inflate_noise(G, gains, scale, R, H.shape[1])
             found = gains(G, noise)
             white = whiten(found.whitening, innovation)
             step = whiten(found.whitening.T, white) @ HP
-            if iteration == 0:
-                first_innovation = innovation
         moved = GaussianBelief(
             theta=belief.theta + jnp.where(active, learning_rate * step, 0.0),
             P=structure.correct(belief.P, evolution, Correction(H, HP, found.whitening, found.information, active)),
-            observation_noise=belief.observation_noise,
+            observation_noise=jnp.where(active, R, belief.observation_noise)
+            if noise_share
+            else belief.observation_noise,
             updates=belief.updates + active,
         )
         if adapt_noise:
@@ -254,11 +288,35 @@ class KalmanConfig:
     """Number of directions of the covariance low_rank."""
     remembered: Share = added(1.0)
     """Fraction of the past updates that the filter remembers; older ones fade, since their targets were worse."""
+    window: Natural = added(0)
+    """Updates that the filter remembers at most; more at the end of the budget, where it settles. 0: any number."""
+    noise_share: NotNegative = added(0.0)
+    """Pₙ follows this share of the mean squared innovation, from --observation-noise upwards; 0: Pₙ is fixed."""
 
 
-def fade_in_proportion(remembered: float) -> Schedule:
-    """η after t updates such that about the last `remembered`·t of them count: 1 / (remembered·t), at most a half."""
-    return lambda updates: 1.0 / (2.0 + remembered * updates)
+#: Fraction of the budget after which the window of the filter's memory grows.
+_SETTLES_FROM = 0.7
+
+
+def fade(remembered: float, window: int = 0) -> Fading:
+    """η such that about the last `remembered`·t of t updates count, and at most `window` of them.
+
+    Over the end of the budget the window grows without bound, so that the steps of the mean fall to those of
+    `remembered` alone.
+
+    Args:
+      remembered: fraction of the past updates.
+      window: number of updates; 0 for no limit.
+    """
+
+    def fading(updates: jax.Array, progress: jax.Array | float) -> jax.Array:
+        count = jnp.asarray(remembered * updates)
+        if window:
+            left = jnp.clip((1.0 - progress) / (1.0 - _SETTLES_FROM), 0.0, 1.0)
+            count = jnp.minimum(count, window / jnp.maximum(left, 1e-30))
+        return 1.0 / (2.0 + count)
+
+    return fading
 
 
 def _make(settings: KalmanConfig, context: Context) -> Estimator:
@@ -273,10 +331,10 @@ def _make(settings: KalmanConfig, context: Context) -> Estimator:
     }
     # What is not observed must not become more uncertain than it was at first.
     fades: dict[str, Any] = {}
-    if settings.remembered < 1.0:
+    if settings.remembered < 1.0 or settings.window:
         prior = np.asarray(settings.prior_covariance)
         fades = {
-            "fading": fade_in_proportion(settings.remembered),
+            "fading": fade(settings.remembered, settings.window),
             "variance_cap": np.diagonal(prior) if prior.ndim == 2 else prior,
         }
     filtered = ekf(
@@ -286,6 +344,7 @@ def _make(settings: KalmanConfig, context: Context) -> Estimator:
         batching=settings.batching,
         learning_rate=settings.learning_rate,
         covariance=structures[settings.covariance],
+        noise_share=copies * settings.noise_share,
         **fades,
     )
     return averaged(filtered, settings.averaging)
@@ -319,8 +378,15 @@ def _check(settings: KalmanConfig, network: Weights, precision: Precision) -> No
             )
 
 
+def _metrics(settings: KalmanConfig, belief: Any) -> dict[str, float]:
+    if not settings.noise_share:
+        return {}
+    return {"observation_noise": float((belief.inner if settings.averaging else belief).observation_noise)}
+
+
 def _warning(settings: KalmanConfig, context: Context) -> str | None:
-    if settings.covariance in ("diagonal", "low_rank"):
+    # Where Pₙ follows the innovations its size is not known before.
+    if settings.covariance in ("diagonal", "low_rank") or settings.noise_share:
         return None
     drift = np.diagonal(settings.process_noise) if np.ndim(settings.process_noise) == 2 else settings.process_noise
     noise = settings.observation_noise
@@ -349,10 +415,13 @@ PART = EstimatorPart(
         "tuned": KalmanConfig(observation_noise=0.12, process_noise=4e-9, prior_covariance=0.004),
         # In units in which observations and targets are of size one.
         "default": KalmanConfig(
-            observation_noise=0.003,
+            observation_noise=3e-5,
             process_noise=0.0,
             prior_covariance=0.015,
             remembered=0.1,
+            batching="joint",
+            window=100,
+            noise_share=0.06,
             averaging=0.005,
         ),
     },
@@ -372,4 +441,5 @@ PART = EstimatorPart(
     remedy=raise_noise,
     check=_check,
     warning=_warning,
+    metrics=_metrics,
 )
