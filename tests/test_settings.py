@@ -234,7 +234,7 @@ OWN_CHANGES: dict[str, dict[str, Change]] = {
         "observation_noise": Change(0.3),
         "process_noise": Change(0.03),
         "prior_covariance": Change(0.5),
-        "batching": Change("joint"),
+        "batching": Change("averaged"),
         "learning_rate": Change(0.5),
         "covariance": Change("layer"),
         "rank": Change(2, dict(covariance="low_rank", rank=1)),
