@@ -140,7 +140,8 @@ which adds to what its folder holds. Each cell is played for {found["episodes"]}
 references: starts, random actions and noise are equal. {diverged(found)}{missing(found)}
 
 The numbers of the preset were chosen with RTD-DQN and Deep-RoK, on other seeds than these and on models further inside
-the box. Double-DQN has the same ones, where it reads them.
+the box. Double-DQN has the same ones, where it reads them. Another variant of Deep-RoK, with averaged gains, was
+measured on these seeds before. Its poor success on Cart-Pole is why the joint update was tried.
 
 ## With random actions
 

@@ -10,7 +10,6 @@ observation noise estimated from residuals.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -60,6 +59,7 @@ from deeprok.estimators.covariance import (
     over_columns,
     whiten,
 )
+from deeprok.estimators.fading import Fading, fade
 from deeprok.estimators.gains import (
     Batching,
     averaged_gains,
@@ -69,9 +69,6 @@ from deeprok.estimators.gains import (
     posterior_variance,
 )
 from deeprok.estimators.variances import Variances
-
-#: `(updates so far, fraction of the budget used) -> η` of the fading-memory filter.
-Fading = Callable[[jax.Array, jax.Array | float], jax.Array]
 
 #: Rate of the moving average of the squared innovations that R is a share of.
 _NOISE_RATE = 0.01
@@ -292,31 +289,6 @@ class KalmanConfig:
     """Updates that the filter remembers at most; more at the end of the budget, where it settles. 0: any number."""
     noise_share: NotNegative = added(0.0)
     """Pₙ follows this share of the mean squared innovation, from --observation-noise upwards; 0: Pₙ is fixed."""
-
-
-#: Fraction of the budget after which the window of the filter's memory grows.
-_SETTLES_FROM = 0.7
-
-
-def fade(remembered: float, window: int = 0) -> Fading:
-    """η such that about the last `remembered`·t of t updates count, and at most `window` of them.
-
-    Over the end of the budget the window grows without bound, so that the steps of the mean fall to those of
-    `remembered` alone.
-
-    Args:
-      remembered: fraction of the past updates.
-      window: number of updates; 0 for no limit.
-    """
-
-    def fading(updates: jax.Array, progress: jax.Array | float) -> jax.Array:
-        count = jnp.asarray(remembered * updates)
-        if window:
-            left = jnp.clip((1.0 - progress) / (1.0 - _SETTLES_FROM), 0.0, 1.0)
-            count = jnp.minimum(count, window / jnp.maximum(left, 1e-30))
-        return 1.0 / (2.0 + count)
-
-    return fading
 
 
 def _make(settings: KalmanConfig, context: Context) -> Estimator:
