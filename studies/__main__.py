@@ -16,6 +16,7 @@ import tyro
 
 from deeprok.cli import streams
 from studies import (
+    actor_critics,
     calibration,
     critic,
     deep_sea,
@@ -38,6 +39,7 @@ STUDIES: dict[str, Study] = {
     "defaults": defaults.STUDY,
     "robustness": robustness.STUDY,
     "simulators": simulators.STUDY,
+    "actor_critics": actor_critics.STUDY,
     "critic": critic.STUDY,
     "deep_sea": deep_sea.STUDY,
     "filters": filters.STUDY,
@@ -62,6 +64,7 @@ class Reproduce(Options):
         "defaults",
         "robustness",
         "simulators",
+        "actor_critics",
         "critic",
         "deep_sea",
         "filters",
@@ -70,8 +73,8 @@ class Reproduce(Options):
     """The paper's experiment; the Kalman agents: structures, exploration, robustness level, calibration; the systems of
     the paper's Table 1 beside each other; which environments can tell robust agents from others, where nothing is
     trained; the preset default on every environment; where the worst case beats domain randomisation; the agents in
-    Gymnasium's and MuJoCo's simulators; critics of policy gradients; deep exploration; the filter against Adam; or
-    intervals for Q. All but the first take an hour or more."""
+    Gymnasium's and MuJoCo's simulators; TD3 against TD3 and SAC of stable-baselines3; critics of policy gradients; deep
+    exploration; the filter against Adam; or intervals for Q. Most take an hour or more."""
 
 
 def run(words: Sequence[str]) -> None:
@@ -86,7 +89,7 @@ def run(words: Sequence[str]) -> None:
 
 def listed() -> str:
     """The studies with a line each."""
-    return "\n".join(f"  {name:<12}  {study.about}" for name, study in STUDIES.items())
+    return "\n".join(f"  {name:<13}  {study.about}" for name, study in STUDIES.items())
 
 
 if __name__ == "__main__":

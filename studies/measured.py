@@ -1,4 +1,4 @@
-"""Agents on several environments, measured row by row: what `defaults`, `robustness` and `simulators` share.
+"""Agents on some environments, measured row by row: for `defaults`, `robustness`, `simulators` and `actor_critics`.
 
 A row is an agent on one environment. It is stored as soon as its seeds are finished, so that an interrupted study goes
 on where it was, and one with more seeds adds to what there is.

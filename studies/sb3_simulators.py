@@ -1,32 +1,76 @@
-"""stable-baselines3 with domain randomisation in stateful simulators: DQN where actions are choices, TD3 where numbers.
+"""stable-baselines3 in stateful simulators: DQN where actions are choices, TD3 and SAC where they are numbers.
 
-Both have the library's defaults, but that TD3 explores: by default it adds no noise to its actions, and gets that of
-the TD3 paper.
+They have the library's defaults or some settings instead, but that TD3 always explores: by default it adds no noise to
+its actions, and gets that of the TD3 paper.
 """
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from deeprok.agents.ensemble import ActorCritic
 from deeprok.agents.network import MLP, Network
 from deeprok.core.errors import DeeprokError
 from deeprok.environments import ENVIRONMENTS
+from deeprok.environments.base import AnyEnvironment
 from deeprok.environments.host import HostEnvironment, model_of
-from deeprok.runs.checkpoint import save
+from deeprok.evaluation.policies import weights_policy
+from deeprok.runs.checkpoint import load, save
 from deeprok.uncertainty import sample_box
-from studies.sb3 import flat_weights, usual_network
+from studies.sb3 import flat_weights
 
-Kind = Literal["dqn", "td3"]
+Kind = Literal["dqn", "td3", "sac"]
 
 #: Standard deviation of TD3's exploration, of which −1 and 1 are the ends of an action.
 ACTION_NOISE = 0.1
-_HIDDEN = (400, 300)  # of TD3's networks
+#: Hidden layers of the networks that the library's defaults give.
+_HIDDEN: dict[Kind, tuple[int, ...]] = {"dqn": (64, 64), "td3": (400, 300), "sac": (256, 256)}
+
+
+class Settings(NamedTuple):
+    """What an agent has in place of the library's defaults.
+
+    Attributes:
+      hidden: units of each hidden layer, of all its networks.
+      batch_size: transitions in a mini-batch.
+      learning_rate: step size of Adam, for all that is learned.
+      final_rate: what the step size has become when the budget is used up, relative to the first; it falls linearly.
+      discount: γ.
+      warm_up: environment steps with random actions, before the first update.
+      train_every: environment steps between updates.
+      updates: gradient steps each time.
+    """
+
+    hidden: tuple[int, ...]
+    batch_size: int
+    learning_rate: float
+    final_rate: float
+    discount: float
+    warm_up: int
+    train_every: int
+    updates: int
+
+    def rate(self, left: float) -> float:
+        """The step size when this share of the budget is left."""
+        return self.learning_rate * (self.final_rate + (1.0 - self.final_rate) * left)
+
+    def arguments(self) -> dict[str, Any]:
+        """As the library names them."""
+        return {
+            "policy_kwargs": {"net_arch": [*self.hidden]},
+            "batch_size": self.batch_size,
+            "learning_rate": self.rate,
+            "gamma": self.discount,
+            "learning_starts": self.warm_up,
+            "train_freq": self.train_every,
+            "gradient_steps": self.updates,
+        }
 
 
 def named_simulator(name: str) -> HostEnvironment:
@@ -38,26 +82,27 @@ def named_simulator(name: str) -> HostEnvironment:
     return env
 
 
-def network_of(env: HostEnvironment, kind: Kind) -> Network:
-    """The network that the library's defaults give, of TD3 an actor and both critics.
+def network_of(env: AnyEnvironment, kind: Kind, settings: Settings | None = None) -> Network:
+    """The network of an agent, of TD3 and SAC an actor and both critics.
 
-    Inputs are divided by their typical sizes.
+    Inputs are divided by their typical sizes. SAC's actor acts as in a test: by the mean of its actions, before the
+    tanh.
     """
-    if kind == "dqn":
-        return usual_network(env, "dqn")
+    hidden = settings.hidden if settings else _HIDDEN[kind]
     numbers, inputs = len(env.actions), tuple(1.0 / size for size in env.observation_scale)
-    actor = MLP((len(inputs), *_HIDDEN, numbers), "relu", inputs)
-    critic = MLP((len(inputs) + numbers, *_HIDDEN, 1), "relu", (*inputs, *(1.0,) * numbers))
-    return ActorCritic(actor, critic)
+    policy = MLP((len(inputs), *hidden, numbers), "relu", inputs)
+    if kind == "dqn":
+        return policy
+    return ActorCritic(policy, MLP((len(inputs) + numbers, *hidden, 1), "relu", (*inputs, *(1.0,) * numbers)))
 
 
-def make_environment(env: HostEnvironment, seed: int, edges: float) -> Any:
-    """A simulator as an environment of Gymnasium, with a fresh model of the box in each episode.
+def make_environment(env: HostEnvironment, seed: int, edges: float | None) -> Any:
+    """A simulator as an environment of Gymnasium, with a fresh model of the box in each episode or the nominal one.
 
     Args:
       env: the simulator.
       seed: decides the models, the first states and the noise.
-      edges: the probability that a value drawn from its range is one of the two ends.
+      edges: the probability that a value drawn from its range is one of the two ends; None for the nominal model.
     """
     import gymnasium
 
@@ -68,7 +113,7 @@ def make_environment(env: HostEnvironment, seed: int, edges: float) -> Any:
         if env.actions.continuous
         else gymnasium.spaces.Discrete(len(env.actions))
     )
-    draw = jax.jit(lambda key: sample_box(key, env.box, (), edges))
+    draw = jax.jit(lambda key: {} if edges is None else sample_box(key, env.box, (), edges))
 
     class Uncertain(gymnasium.Env):  # type: ignore[misc]
         """The simulator, with the parameters of the episode as `model`."""
@@ -94,8 +139,57 @@ def make_environment(env: HostEnvironment, seed: int, edges: float) -> Any:
     return gymnasium.wrappers.TimeLimit(Uncertain(), env.horizon)
 
 
-def train(path: Path, seed: int, kind: Kind, env: str, steps: int, edges: float) -> None:
-    """Trains one agent, and writes its weights and how many seconds it took.
+def make_agent(kind: Kind, played: Any, seed: int, settings: Settings | None = None) -> Any:
+    """An agent of the library that has learned nothing yet.
+
+    Args:
+      kind: the algorithm.
+      played: the environment that it is to learn in.
+      seed: of its weights, its exploration and its mini-batches.
+      settings: in place of the library's defaults.
+    """
+    from stable_baselines3 import DQN, SAC, TD3
+    from stable_baselines3.common.noise import NormalActionNoise
+
+    given = settings.arguments() if settings else {}
+    if kind == "td3":
+        size = played.action_space.shape
+        given["action_noise"] = NormalActionNoise(np.zeros(size), np.full(size, ACTION_NOISE))
+    agents: dict[Kind, Any] = {"dqn": DQN, "td3": TD3, "sac": SAC}
+    return agents[kind]("MlpPolicy", played, seed=seed, device="cpu", verbose=0, **given)
+
+
+def weights_of(kind: Kind, agent: Any) -> np.ndarray:
+    """The weights [n] of an agent, flat as `network_of` takes them."""
+    policy = agent.policy
+    if kind == "dqn":
+        return flat_weights(policy.q_net.q_net)
+    actor = policy.actor.mu if kind == "td3" else [*policy.actor.latent_pi, policy.actor.mu]
+    return flat_weights([*actor, *policy.critic.qf0, *policy.critic.qf1])
+
+
+def check_actions(agent: Any, env: HostEnvironment, network: Network, theta: np.ndarray) -> None:
+    """Raises unless the weights that were brought over act as the agent itself does.
+
+    Args:
+      agent: an agent of the library, or what predicts like it.
+      env: the simulator.
+      network: as `network_of` gives it.
+      theta: [n] the weights.
+    """
+    scaled = np.random.default_rng(0).normal(size=(64, len(env.observation_scale))).astype(np.float32)
+    ours = weights_policy(network, env.actions, "mean")(jnp.asarray(theta)[None], env.nominal)(
+        jnp.asarray(scaled * np.asarray(env.observation_scale))
+    )
+    theirs, _ = agent.predict(scaled, deterministic=True)
+    if not np.allclose(ours, theirs, rtol=1e-3, atol=1e-3):
+        raise DeeprokError("stable-baselines3's agent acts otherwise than the weights that were taken from it")
+
+
+def train(
+    path: Path, seed: int, kind: Kind, env: str, steps: int, edges: float | None, settings: Settings | None = None
+) -> None:
+    """Trains one agent, and writes its weights and how many seconds it took, by the clock and of the processor.
 
     Args:
       path: the file; its weights are flat, as `network_of` takes them.
@@ -104,25 +198,31 @@ def train(path: Path, seed: int, kind: Kind, env: str, steps: int, edges: float)
       env: name of the simulator.
       steps: environment steps.
       edges: as in `make_environment`.
+      settings: in place of the library's defaults.
     """
     import torch
-    from stable_baselines3 import DQN, TD3
-    from stable_baselines3.common.noise import NormalActionNoise
 
     torch.set_num_threads(1)
     made = named_simulator(env)
-    played = make_environment(made, seed, edges)
-    began = time.monotonic()
-    if kind == "dqn":
-        model = DQN("MlpPolicy", played, seed=seed, device="cpu", verbose=0)
-        model.learn(steps)
-        modules = [*model.policy.q_net.q_net]
-    else:
-        size = len(made.actions)
-        noise = NormalActionNoise(np.zeros(size), np.full(size, ACTION_NOISE))
-        model = TD3("MlpPolicy", played, action_noise=noise, seed=seed, device="cpu", verbose=0)
-        model.learn(steps)
-        modules = [*model.policy.actor.mu, *model.policy.critic.qf0, *model.policy.critic.qf1]
-    seconds = np.float32(time.monotonic() - began)
+    agent = make_agent(kind, make_environment(made, seed, edges), seed, settings)
+    began, used = time.monotonic(), time.process_time()
+    agent.learn(steps)
+    seconds = {"seconds": time.monotonic() - began, "processor_seconds": time.process_time() - used}
+    theta = weights_of(kind, agent)
+    check_actions(agent, made, network_of(made, kind, settings), theta)
     path.parent.mkdir(parents=True, exist_ok=True)
-    save(path, {"theta": flat_weights(modules), "seconds": np.asarray(seconds)})
+    save(path, {"theta": theta} | {name: np.float32(its) for name, its in seconds.items()})
+
+
+def read(path: Path, network: Network, seconds: str = "seconds") -> tuple[np.ndarray, float]:
+    """The weights [n] that `train` wrote, and how long it took.
+
+    Args:
+      path: the file.
+      network: as `network_of` gives it.
+      seconds: by the clock, or as `processor_seconds` those of the processor.
+    """
+    theta: Any
+    scalar: Any
+    theta, scalar = (jax.ShapeDtypeStruct(shape, np.dtype("float32")) for shape in ((network.num_weights,), ()))
+    return np.asarray(load(path, "theta", theta)), float(load(path, seconds, scalar))

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
@@ -22,7 +21,6 @@ from deeprok.core.errors import DeeprokError
 from deeprok.environments.host import HostEnvironment, Simulator
 from deeprok.evaluation.play import cell_player, grid_cells
 from deeprok.evaluation.policies import PolicyOf, weights_policy
-from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import make_config
 from studies import sb3, sb3_simulators, simulators_page
@@ -173,13 +171,11 @@ def examined_files(files: Mapping[int, Path], env: str, kind: sb3_simulators.Kin
     """Scores of what stable-baselines3 trained."""
     made = named_simulator(env)
     network = sb3_simulators.network_of(made, kind)
-    theta: Any
-    seconds: Any
-    theta, seconds = (jax.ShapeDtypeStruct(shape, np.dtype("float32")) for shape in ((network.num_weights,), ()))
-    weights = {seed: np.asarray(checkpoint.load(path, "theta", theta))[None] for seed, path in files.items()}
+    trained = {seed: sb3_simulators.read(path, network) for seed, path in files.items()}
+    weights = {seed: theta[None] for seed, (theta, _) in trained.items()}
     found = played(made, weights_policy(network, made.actions, "mean"), weights, episodes)
-    for seed, path in files.items():
-        found[str(seed)]["seconds"] = float(checkpoint.load(path, "seconds", seconds))
+    for seed, (_, seconds) in trained.items():
+        found[str(seed)]["seconds"] = seconds
     return found
 
 

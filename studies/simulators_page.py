@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,23 +73,32 @@ def better(found: Found, env: str, first: str, second: str) -> Estimate | None:
 def _said(apart: Estimate) -> str:
     """What an interval of this probability says."""
     if apart.interval is None:
-        return "has too few seeds to be told from"
+        return "has too few seeds to be compared with"
     low, high = apart.interval
-    return _BETTER if low > 0.5 else _WORSE if high < 0.5 else "can't be told from"
+    return _BETTER if low > 0.5 else _WORSE if high < 0.5 else _UNKNOWN
 
 
-_BETTER, _WORSE = "is better than", "is worse than"
+_BETTER, _WORSE, _UNKNOWN = "is better than", "is worse than", "is not clearly better or worse than"
 _WORDS = {_BETTER: "better", _WORSE: "worse"}
 
 
 def sentence(found: Found, env: str, first: str, second: str) -> str:
     """What the seeds say of two rows in the worst cell; empty if one of them has no numbers."""
     apart = better(found, env, first, second)
-    if apart is None:
-        return ""
+    return said_of(title_of(found, env, first), title_of(found, env, second), apart) if apart else ""
+
+
+def said_of(first: str, second: str, apart: Estimate) -> str:
+    """A sentence on two rows.
+
+    Args:
+      first: what the one is called.
+      second: what the other is called.
+      apart: the probability that a seed of the first does better than one of the second.
+    """
     return (
-        f"{title_of(found, env, first)} {_said(apart)} {title_of(found, env, second)}: a seed of the former beats one "
-        f"of the latter with probability {percent(apart)} %."
+        f"{first} {_said(apart)} {second}: a seed of the former beats one of the latter with probability "
+        f"{percent(apart)} %."
     )
 
 
@@ -326,12 +335,8 @@ def worst_cells(found: Found) -> Figure:
         for height, name in enumerate(names):
             if not measured(found, env, name):
                 continue
-            values, colour = each(found, env, name, "worst_cell"), _COLOURS[name]
-            mean = mean_of(values)
-            panel.plot(values, np.full(len(values), height + 0.24), ".", color=colour, markersize=6, alpha=0.5)
-            panel.plot(mean.value, height, "|", color=colour, markersize=12, markeredgewidth=2.5)
-            if mean.interval:
-                panel.plot(mean.interval, [height, height], color=colour, linewidth=1.2)
+            values = each(found, env, name, "worst_cell")
+            draw_seeds(panel, height, values, mean_of(values), _COLOURS[name])
         if measured(found, env, "random"):
             (line,) = each(found, env, "random", "worst_cell")[:1]
             panel.axvline(line, color="dimgrey", linewidth=0.9, linestyle=":", zorder=0)
@@ -340,7 +345,20 @@ def worst_cells(found: Found) -> Figure:
         panel.grid(axis="x", linewidth=0.5, alpha=0.5)
     for panel in panels[len(envs) :]:
         panel.set_visible(False)
-    panels[0].set_yticks(range(len(names)), [role(name) for name in names])
-    panels[0].set_ylim(-0.6, len(names) - 0.3)
+    name_rows(panels[0], [role(name) for name in names])
     chart.supxlabel("return in the worst cell", fontsize=10)
     return chart
+
+
+def draw_seeds(panel: Any, height: float, values: Sequence[float], mean: Estimate, colour: str) -> None:
+    """A row of a panel: a dot for each seed, and below them a bar for their mean with its interval."""
+    panel.plot(values, np.full(len(values), height + 0.24), ".", color=colour, markersize=6, alpha=0.5)
+    panel.plot(mean.value, height, "|", color=colour, markersize=12, markeredgewidth=2.5)
+    if mean.interval:
+        panel.plot(mean.interval, [height, height], color=colour, linewidth=1.2)
+
+
+def name_rows(panel: Any, names: Sequence[str]) -> None:
+    """What the rows of a panel are called, from the lowest on."""
+    panel.set_yticks(range(len(names)), names)
+    panel.set_ylim(-0.6, len(names) - 0.3)

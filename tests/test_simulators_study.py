@@ -365,12 +365,13 @@ def test_verdicts() -> None:
     found = sample()
     assert simulators_page.verdict(found, "Acrobot-v1") == (
         "**In the worst cell RTD-DQN is better than Double-DQN, randomised:** a seed of the former beats one of the "
-        "latter with probability 100 (100 – 100) %. Deep-RoK can't be told from Double-DQN, randomised: a seed of the "
+        "latter with probability 100 (100 – 100) %. Deep-RoK is not clearly better or worse than Double-DQN, "
+        "randomised: a seed of the "
         f"former beats one of the latter with probability 50 ({interval(found, 'posterior')}) %."
     )
     said = simulators_page.verdict(found, "Hopper-v5")
     assert said.startswith("**In the worst cell RTD-TD3 is worse than TD3, randomised:** ")
-    assert "TD3, randomised has too few seeds to be told from SB3 TD3, randomised" in said
+    assert "TD3, randomised has too few seeds to be compared with SB3 TD3, randomised" in said
     assert simulators_page.verdict(found, "Pendulum-v1") == ""
     assert simulators_page.summary(found).splitlines() == [
         "- **Worst case** against domain randomisation: better on `Acrobot-v1`; worse on `Hopper-v5`.",
