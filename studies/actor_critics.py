@@ -48,10 +48,13 @@ class Agent(NamedTuple):
     changes: Mapping[str, Any] = {}
 
 
+#: Trials on held-out models are episodes that the others don't have; with this they change nothing.
+_LAST = {"settle": False, "refine_from": 0.0}
+
 AGENTS: dict[str, Agent] = {
     "td3": Agent("td3", 5.0),
-    # Trials on held-out models are episodes that the others don't have; here they change nothing.
-    "td3_last": Agent("td3", 5.0, {"settle": False, "refine_from": 0.0}),
+    "td3_last": Agent("td3", 5.0, _LAST),
+    "td3_constant": Agent("td3", 5.0, {**_LAST, "final_rate": 1.0, "actor_final_rate": 1.0}),
     "sb3_td3": Agent("sb3:td3", 30.0),
     "sb3_sac": Agent("sb3:sac", 50.0),
     "sb3_td3_constant": Agent("sb3:td3", 30.0, {"final_rate": 1.0}),

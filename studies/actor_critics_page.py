@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deeprok.plot import BLACK, BLUE, GREEN, ORANGE, SKY
+from deeprok.plot import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY
 from studies import robustness_page
 from studies.defaults_page import diverged, missing
 from studies.robustness_page import percent
@@ -23,17 +23,22 @@ Found = Mapping[str, Any]
 _COLOURS = {
     "td3": BLUE,
     "td3_last": SKY,
+    "td3_constant": PURPLE,
     "sb3_td3": BLACK,
     "sb3_sac": ORANGE,
     "sb3_td3_constant": "dimgrey",
     "sb3_sac_constant": GREEN,
 }
 #: What all rows of the table are compared with.
-BASELINE = "sb3_td3"
+BASELINE = "sb3_td3_constant"
 #: The page's questions, and the rows that answer them: whether the first of two does better than the second.
 QUESTIONS = {
-    "Does `td3` match the TD3 of stable-baselines3?": (("td3", "sb3_td3"), ("td3_last", "sb3_td3")),
-    "TD3 or SAC?": (("sb3_sac", "sb3_td3"), ("sb3_sac_constant", "sb3_td3_constant"), ("sb3_sac", "td3")),
+    "Does `td3` match the TD3 of stable-baselines3?": (
+        ("td3_constant", "sb3_td3_constant"),
+        ("td3", "sb3_td3"),
+        ("td3", "sb3_td3_constant"),
+    ),
+    "TD3 or SAC?": (("sb3_sac_constant", "sb3_td3_constant"), ("sb3_sac", "sb3_td3"), ("sb3_sac", "td3")),
 }
 
 
@@ -179,16 +184,17 @@ which adds to what its folder holds. {effort(found)} {diverged(found)}{missing(f
   stable-baselines3's in the latter, all on the nominal model alone. The test is in the former for all, from the same
   starts for every agent and seed. For this the actors of stable-baselines3 are brought over with their weights, and
   their actions are compared after each training. Returns in the test are not discounted.
-- stable-baselines3's agents have the numbers of TD3's preset `default`: {_shared(found)}. Those of *constant rate*
-  keep the first learning rate to the end, as is the default of stable-baselines3. Observations are divided by their
-  typical sizes, and TD3 explores with noise of a standard deviation of {found["action_noise"]:g}, as the library's
-  does; by default that of stable-baselines3 does not explore. All else is as in stable-baselines3's defaults. The
-  numbers were chosen for the library's TD3; for stable-baselines3's agents nothing was tuned.
+- stable-baselines3's agents have the numbers of TD3's preset `default`: {_shared(found)}. Agents of *constant
+  rate* keep the first learning rate to the end, as is the default of stable-baselines3. Observations are divided by
+  their typical sizes, and TD3 explores with noise of a standard deviation of {found["action_noise"]:g}, as the
+  library's does; by default that of stable-baselines3 does not explore. All else is as in stable-baselines3's defaults.
+  The numbers were chosen for the library's TD3; for stable-baselines3's agents nothing was tuned.
 - The library's TD3 also normalises observations and targets as it learns, which stable-baselines3's agents don't.
 - With its preset it is tried every {found["trial_steps"]:,} steps on held-out models from the box, in episodes that
   are not counted here. After {100 * found["refine_from"]:.0f} % of the steps it goes back once to the weights that did
-  best, and at its end it keeps the better of the last and the best weights. *{title("td3_last")}* does neither, so that
-  it has learned from as many steps as the others and from nothing else.
+  best, and at its end it keeps the better of the last and the best weights. *{title("td3_last")}* and
+  *{title("td3_constant")}* do neither, so that they have learned from as many steps as the others and from nothing
+  else.
 - Processor seconds are those of one thread that trains one seed by itself. They hold the simulation, which is in Python
   for stable-baselines3. For the library's agents they hold neither trials nor compiling the program, which takes some
   seconds once for all seeds.

@@ -140,8 +140,9 @@ which adds to what its folder holds. Each cell is played for {found["episodes"]}
 references: starts, random actions and noise are equal. {diverged(found)}{missing(found)}
 
 The numbers of the preset were chosen with RTD-DQN and Deep-RoK, on other seeds than these and on models further inside
-the box. Double-DQN has the same ones, where it reads them. Another variant of Deep-RoK, with averaged gains, was
-measured on these seeds before. Its poor success on Cart-Pole is why the joint update was tried.
+the box. Double-DQN has the same ones, where it reads them. Three earlier variants of Deep-RoK were measured on these
+seeds, the last of them on two environments only. Their poor results on Cart-Pole led to the joint update, to a smaller
+prior covariance and to more observation noise.
 
 ## With random actions
 

@@ -29,6 +29,7 @@ TITLES: dict[str, str] = {
     "boot_rtd": "Bootstrapped RTD-DQN",
     "td3": "TD3",
     "td3_last": "TD3, last weights",
+    "td3_constant": "TD3, constant rate",
     "td3_dr": "TD3, randomised",
     "rtd_td3": "RTD-TD3",
     "rok_td3": "RoK-TD3",

@@ -25,7 +25,7 @@ from studies.engine import Options, numbers_file, write_page
 from studies.tables import TITLES
 
 ROOT = Path(__file__).parent.parent
-OWN = ("td3", "td3_last")
+OWN = ("td3", "td3_last", "td3_constant")
 KINDS: tuple[sb3_simulators.Kind, ...] = ("td3", "sac")
 #: Small networks that learn for a few steps.
 FEW = actor_critics.SHARED._replace(hidden=(5, 4), batch_size=8, warm_up=40)
@@ -49,6 +49,7 @@ def test_agents_have_the_same_effort() -> None:
         assert (config.steps, config.episodes) == (actor_critics.STEPS, 0)
     assert configs["td3"] == make_config("td3", env="pendulum", steps=actor_critics.STEPS)
     assert configs["td3_last"] == configs["td3"].replace(settle=False, refine_from=0.0)
+    assert configs["td3_constant"] == configs["td3_last"].replace(final_rate=1.0, actor_final_rate=1.0)
 
 
 def test_stable_baselines_has_the_numbers_of_the_preset() -> None:
@@ -245,7 +246,7 @@ def test_a_small_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = measure("td3_last")
     rows = measure(*actor_critics.AGENTS)
     assert rows["td3_last"] == first["td3_last"]
-    assert [len(rows[name]["seeds"]) for name in actor_critics.AGENTS] == [1, 1, 0, 0, 0, 0]
+    assert [len(rows[name]["seeds"]) for name in actor_critics.AGENTS] == [1, 1, 1, 0, 0, 0, 0]
     assert json.loads(path.read_text())["rows"]["pendulum"] == rows
     folder = tmp_path / "actor_critics" / "pendulum" / "td3_last" / "seed-0"
     expected = evaluate(folder, {"mass": [1.0]}, 30, 0.0, keep="last", seed=actor_critics._EXAM_SEED)
@@ -281,12 +282,13 @@ def sample() -> dict[str, Any]:
         "refine_from": 0.6,
         "rows": {
             "pendulum": {
-                "td3": seeds(-150.0, -152.0, -154.0),
-                "td3_last": seeds(-151.0, -155.0, -159.0),
-                "sb3_td3": seeds(-149.0, -152.0, -155.0, seconds=30.0),
-                "sb3_sac": seeds(-160.0, -170.0, -180.0, seconds=50.0),
-                "sb3_td3_constant": seeds(-200.0, seconds=31.0),
-                "sb3_sac_constant": seeds(),
+                "td3": seeds(-151.0, -155.0, -159.0),
+                "td3_last": seeds(),
+                "td3_constant": seeds(-150.0, -152.0, -154.0),
+                "sb3_td3": seeds(-200.0, seconds=31.0),
+                "sb3_sac": seeds(),
+                "sb3_td3_constant": seeds(-149.0, -152.0, -155.0, seconds=30.0),
+                "sb3_sac_constant": seeds(-160.0, -170.0, -180.0, seconds=50.0),
             }
         },
     }
@@ -295,17 +297,14 @@ def sample() -> dict[str, Any]:
 def test_verdict() -> None:
     match, choice = actor_critics_page.verdict(sample()).splitlines()
     assert match.startswith(
-        "- **Does `td3` match the TD3 of stable-baselines3?** TD3 is not clearly better or worse than SB3 TD3: "
-        "a seed of the former beats one of the latter with probability 50 ("
+        "- **Does `td3` match the TD3 of stable-baselines3?** TD3, constant rate is not clearly better or worse than "
+        "SB3 TD3, constant rate: a seed of the former beats one of the latter with probability 50 ("
     )
     # Variances 4 and 9 over three seeds each: a standard error of √(13 / 3) and 3.49 degrees of freedom.
-    assert (
-        "Their mean returns differ by 0.0 (-6.1 – 6.1). TD3, last weights is not clearly better or worse than SB3 TD3"
-        in match
-    )
-    assert choice.startswith("- **TD3 or SAC?** SB3 SAC is worse than SB3 TD3: a seed of the former beats one of the ")
+    assert "Their mean returns differ by 0.0 (-6.1 – 6.1). TD3 has too few seeds to be compared with SB3 TD3:" in match
+    assert choice.startswith("- **TD3 or SAC?** SB3 SAC, constant rate is worse than SB3 TD3, constant rate: a seed ")
     assert "with probability 0 (0 – 0) %. Their mean returns differ by -18.0 (" in choice
-    assert choice.count("a seed of the former") == 2  # nothing of the row that is missing
+    assert choice.count("a seed of the former") == 1  # nothing of the row that is missing
 
 
 def test_page_of_a_sample() -> None:
@@ -313,21 +312,24 @@ def test_page_of_a_sample() -> None:
     page = actor_critics_page.page(found)
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
     header, _, *rest = lines
-    assert [line[0] for line in rest] == ["TD3", "TD3, last weights", "SB3 TD3", "SB3 SAC", "SB3 TD3, constant rate"]
-    assert dict(zip(header, rest[3], strict=True)) == {
-        "agent": "SB3 SAC",
+    names = ["TD3", "TD3, constant rate", "SB3 TD3", "SB3 TD3, constant rate", "SB3 SAC, constant rate"]
+    assert [line[0] for line in rest] == names
+    assert dict(zip(header, rest[4], strict=True)) == {
+        "agent": "SB3 SAC, constant rate",
         "mean return": "-170.0",
         "95 % interval": "-180.0 – -160.0",
         "worst seed": "-180.0",
-        "better than SB3 TD3 %": "0 (0 – 0)",
+        "better than SB3 TD3, constant rate %": "0 (0 – 0)",
         "processor seconds": "50.0",
         "seeds": "3",
     }
-    assert rest[2][4] == "–"  # itself
-    assert rest[4][1:] == ["-200.0", "–", "-200.0", "0", "31.0", "1"]
+    assert rest[3][4] == "–"  # itself
+    assert rest[2][1:] == ["-200.0", "–", "-200.0", "0", "31.0", "1"]
     text = " ".join(page.split())
     # 6 · 2 + 3 · (30 + 50) + 31 seconds.
-    assert "Training took 5 minutes of one core. No seed diverged. Not measured yet: SB3 SAC, constant rate." in text
+    assert (
+        "Training took 5 minutes of one core. No seed diverged. Not measured yet: TD3, last weights; SB3 SAC." in text
+    )
     assert "for 20,000 environment steps" in text
     assert (
         "hidden layers of 64 and 64 units, mini-batches of 64, a learning rate of 0.001 that falls linearly to 0, "
@@ -337,19 +339,21 @@ def test_page_of_a_sample() -> None:
     assert "tried every 8,000 steps on held-out models from the box" in text
     assert max(map(len, (line for line in page.splitlines() if not line.startswith("|")))) <= 130
     ((title, _, *short),) = actor_critics_page.short_tables(found)
-    assert (title, [line[0] for line in short]) == ("pendulum, 20,000 steps", list(actor_critics.AGENTS)[:5])
+    assert title == "pendulum, 20,000 steps"
+    assert [line[0] for line in short] == [name for name in actor_critics.AGENTS if name not in ("td3_last", "sb3_sac")]
 
 
 def test_figure_of_a_sample() -> None:
     (panel,) = actor_critics_page.figures(sample())["returns"].axes
     labels = [label.get_text() for label in panel.get_yticklabels()]
-    assert labels == ["SB3 TD3, constant rate", "SB3 SAC", "SB3 TD3", "TD3, last weights", "TD3"]
+    names = ["TD3", "TD3, constant rate", "SB3 TD3", "SB3 TD3, constant rate", "SB3 SAC, constant rate"]
+    assert labels == names[::-1]
     dots = [line.get_xdata() for line in panel.lines if line.get_marker() == "."]
     np.testing.assert_allclose(
-        np.concatenate(dots), [-200, -160, -170, -180, -149, -152, -155, -151, -155, -159, -150, -152, -154]
+        np.concatenate(dots), [-160, -170, -180, -149, -152, -155, -200, -150, -152, -154, -151, -155, -159]
     )
     means = [float(line.get_xdata()[0]) for line in panel.lines if line.get_marker() == "|"]
-    np.testing.assert_allclose(means, [-200, -170, -152, -155, -152])
+    np.testing.assert_allclose(means, [-170, -152, -200, -152, -155])
 
 
 def test_a_study_without_numbers_has_a_page_and_no_figure() -> None:

@@ -547,7 +547,7 @@ def test_digest_is_of_everything_but_the_seed(field: str) -> None:
 FIXED = {"noise_share": 0.0, "window": 0}
 RISKS: dict[str, tuple[dict[str, Any], bool]] = {
     "default": ({}, False),
-    "default without forgetting": (FIXED | {"observation_noise": 0.01, "remembered": 1.0}, True),
+    "default without forgetting": (FIXED | {"observation_noise": 1e-3, "remembered": 1.0}, True),
     "tuned": ({"preset": "tuned"}, False),
     "paper": ({"preset": "paper"}, False),
     "tiny noise": (FIXED | {"observation_noise": 1e-12, "process_noise": 0.0, "prior_covariance": 1.0}, True),

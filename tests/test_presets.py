@@ -53,7 +53,7 @@ def test_no_environment_has_a_default_of_its_own() -> None:
 #: Of the agents with a gradient and with the filter.
 NUMBERS: dict[str, tuple[Any, Any]] = {
     "hidden": ((64, 64), (20, 20)),
-    "train_every": (2, 2),
+    "train_every": (2, 1),
     "target_rate": (1.0, 1.0),
     "averaging": (0.005, 0.005),
     "target_period": (1, 1),

@@ -77,6 +77,7 @@ def values() -> dict[str, Any]:
         "share": share,
         "shares": shares,
         "reach": reach,
+        "default_success": default_success,
         "seeds_of": lambda row: str(row["seeds"]),
         "min": min,
         "max": max,
@@ -258,6 +259,14 @@ def reach(agent: str, *envs: str) -> str:
     """How many seeds reach 95 % of the reference's worst cell."""
     found = _shares(agent, *envs)
     return f"{sum(one >= 0.95 for one in found)} of {len(found)}"
+
+
+def default_success(agent: str, env: str) -> str:
+    """Mean success of an agent with the preset `default`, over all cells and seeds."""
+    found = values()["defaults"]
+    epsilon = f"{found['epsilons'][0]:g}"
+    seeds = found["rows"][env][agent]["seeds"].values()
+    return percent(statistics.mean(seed[epsilon]["success"] for seed in seeds), 0)
 
 
 def computed(expression: str) -> str:

@@ -389,11 +389,11 @@ PART = EstimatorPart(
         "default": KalmanConfig(
             observation_noise=3e-5,
             process_noise=0.0,
-            prior_covariance=0.015,
+            prior_covariance=1e-3,
             remembered=0.1,
             batching="joint",
             window=100,
-            noise_share=0.06,
+            noise_share=0.2,
             averaging=0.005,
         ),
     },
@@ -403,6 +403,7 @@ PART = EstimatorPart(
         "default": {
             "hidden": (20, 20),
             "batch_size": 16,
+            "train_every": 1,
             "target_rate": 1.0,
             "recalibrate": True,
         }
