@@ -12,8 +12,8 @@ from harness import Measure, Prepare, Progress, Ratio, Result, clock, race
 
 STEPS = 2000
 MODELS = (5, 10)
-#: Steps in which resident memory must not grow, after as many that warm up.
-LONG = 100_000
+#: Steps in which resident memory must not grow, after some that warm up.
+LONG, WARM = 1_000_000, 100_000
 
 
 def learning(algorithm: str, **changes: Any) -> Measure:
@@ -89,7 +89,7 @@ def growth() -> Measure:
     advance, steps = _trainer("rtd_dqn", **changes)
 
     def measure() -> float:
-        for _ in range(LONG // steps):
+        for _ in range(WARM // steps):
             advance()
         before = _resident()
         for _ in range(LONG // steps):

@@ -710,6 +710,21 @@ def test_a_run_goes_back_to_its_best_weights_once(tmp_path: Path, monkeypatch: p
     assert stored["best.steps"] == 200
 
 
+@pytest.mark.parametrize(("sign", "kept"), [(-1.0, 100), (1.0, 500)], ids=["early", "late"])
+def test_early_weights_may_be_what_a_settled_run_ends_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sign: float, kept: int
+) -> None:
+    """They are none to go back to on the way. The trials are for them, and the exam decides."""
+    config = CONFIGS["averaged"].replace(episodes=0, steps=500, refine_from=0.9, settle=True)
+    score_by(monkeypatch, lambda belief: -1.0 * belief.updates, lambda belief: sign * belief.updates)
+    folder = new_run(tmp_path, config)
+    train_together([folder])
+    stored = tensors(folder)
+    assert (stored["best.early.steps"], stored["best.steps"]) == (100, kept)
+    assert stored["run.agent.belief.updates"] == stored["best.belief.updates"] == kept - config.learner.warm_up
+    assert stored["run.steps"] == 500
+
+
 @pytest.mark.parametrize(("slope", "kept"), [(0.0, 500), (-1.0, 200)], ids=["equal", "worse"])
 def test_of_equal_weights_to_go_back_to_the_last_are_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slope: float, kept: int

@@ -52,12 +52,13 @@ class _Trials(NamedTuple):
 
 
 _TRIAL = _Trials(20170307)
-#: What decides in the end between the last weights and those that were best in the trials. The best of many trials was
-#: also lucky, so it takes other models, and more of them.
+#: What decides in the end between the last weights and those that were best in the trials, early and late. The best of
+#: many trials was also lucky, so it takes other models, and more of them.
 _EXAM = _Trials(20170308, times=8)
 
 
-#: Share of the time before a run goes back to its best weights, in which weights are not yet compared.
+#: Share of the time before a run goes back to its best weights, whose weights are none to go back to. They may do well
+#: by chance, with values that have yet to come from far away; but in the end they may be the best that there were.
 _EARLY = 0.25
 
 
@@ -69,6 +70,7 @@ class Best:
     trial_return: jax.Array  # [] mean return of that trial; −∞ before the first
     steps: jax.Array  # [] int32, when it was
     progress: jax.Array  # [1] the fraction of the budget then; [0] unless the run goes back to them on the way
+    early: Best | None = None  # the best of the early trials; None unless the run goes back
 
 
 def templates(program: Program) -> tuple[RunState, Best]:
@@ -81,7 +83,12 @@ def templates(program: Program) -> tuple[RunState, Best]:
         steps=run.steps,
         progress=run.held,
     )
-    return run, best
+    return run, _with_early(best)
+
+
+def _with_early(best: Best) -> Best:
+    """The record of a run that has had no trial yet, with one for early trials if the run goes back on the way."""
+    return dataclasses.replace(best, early=best) if best.progress.size else best
 
 
 def train_together(
@@ -183,10 +190,11 @@ def _train_group(
                 progress = np.asarray(config.budget.progress(np.asarray(states.episodes), np.asarray(states.steps)))
                 present = _present(states, scores, progress)
                 tried = np.isin(np.arange(len(seeds)), due)
-                best = _chosen(best, present, tried & _better(config, present, best))
+                best, present = _with_trial(config, best, present, tried)
                 ended = np.isin(np.arange(len(seeds)), [i for i in due if i not in unfinished])
                 if config.settle and ended.any():
-                    goes_back = ended & np.asarray(exam(best.belief) > exam(states.agent.belief))
+                    best, examined = _examined(best, exam, ended)
+                    goes_back = ended & np.asarray(examined > exam(states.agent.belief))
                     best = _chosen(best, present, ended & ~goes_back)
                     states = go_back(states, best, goes_back)
                 late = tried & ~ended & (progress >= config.refine_from)
@@ -248,6 +256,7 @@ def _read_member(folder: Path | None, seed: int, program: Program) -> tuple[RunS
             steps=np.int32(0),  # type: ignore[arg-type]
             progress=np.zeros_like(run.held),  # type: ignore[arg-type]
         )
+        best = _with_early(best)
     if folder:
         # A crash may have come between metrics and checkpoint: forget what will be done again.
         runs.trim_metrics(folder, int(run.steps))
@@ -300,14 +309,28 @@ def _present(states: RunState, scores: jax.Array, progress: np.ndarray) -> Best:
     return Best(belief=states.agent.belief, trial_return=scores, steps=states.steps, progress=kept)
 
 
-def _better(config: Config, present: Best, best: Best) -> np.ndarray:
-    """For which seeds the present weights take the place of the best so far."""
-    if not config.refine_from:
-        return np.asarray(present.trial_return > best.trial_return)
-    # Weights to go on from. Of equal ones the later have learned more; and those from the beginning may do well by
-    # chance, with values that have yet to come from far away.
-    early = np.asarray(best.progress[:, 0] < _EARLY * config.refine_from)
-    return early | np.asarray(present.trial_return >= best.trial_return)
+def _with_trial(config: Config, best: Best, present: Best, tried: np.ndarray) -> tuple[Best, Best]:
+    """The best weights after a trial of some seeds, and the present ones with the same record of early trials."""
+    if best.early is None:
+        return _chosen(best, present, tried & np.asarray(present.trial_return > best.trial_return)), present
+    first = _EARLY * config.refine_from
+    is_early = tried & np.asarray(present.progress[:, 0] < first)
+    early = _chosen(best.early, present, is_early & np.asarray(present.trial_return > best.early.trial_return))
+    best, present = (dataclasses.replace(one, early=early) for one in (best, present))
+    # Weights to go on from: of equal ones the later have learned more.
+    was_early = np.asarray(best.progress[:, 0] < first)
+    return _chosen(best, present, tried & (was_early | np.asarray(present.trial_return >= best.trial_return))), present
+
+
+def _examined(best: Best, exam: Callable[[Any], jax.Array], ended: np.ndarray) -> tuple[Best, jax.Array]:
+    """The better in the exam of the best weights and the best early ones, for the seeds that have ended; its scores."""
+    scores = exam(best.belief)
+    if best.early is None:
+        return best, scores
+    # Without an early trial the record holds the weights that the run began with.
+    early = jnp.where(jnp.isfinite(best.early.trial_return), exam(best.early.belief), -jnp.inf)
+    other = dataclasses.replace(best.early, early=best.early)
+    return _chosen(best, other, ended & np.asarray(early > scores)), jnp.maximum(early, scores)
 
 
 @jax.jit
