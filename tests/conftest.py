@@ -139,7 +139,7 @@ def train() -> Callable[..., Trained]:
 @pytest.fixture(scope="module")
 def compiled_once() -> Iterator[None]:
     """Trainings of a module whose settings differ by their seed only share compiled functions."""
-    make_program, make_trial, make_spread = loop.make_program, loop._make_trial, loop.make_spread
+    make_program, make_trial, make_spread = loop.make_program, loop.make_trial, loop.make_spread
     program = functools.cache(make_program)
     trial = functools.cache(lambda config, trials: make_trial(config, program(config), trials))
     spreads: dict[int, Any] = {}  # by the learner, which is kept
@@ -149,7 +149,7 @@ def compiled_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "make_program", lambda config: program(without_seed(config)))
-        patch.setattr(loop, "_make_trial", lambda config, _, trials: trial(without_seed(config), trials))
+        patch.setattr(loop, "make_trial", lambda config, _, trials: trial(without_seed(config), trials))
         patch.setattr(loop, "make_spread", lambda made: spreads.setdefault(id(made), make_spread(made)))
         yield
 

@@ -14,7 +14,7 @@ from deeprok.agents.replaying import make_estimator
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import make_config
-from deeprok.training.loop import Best
+from deeprok.training.best import Best
 from deeprok.training.scan import make_program
 
 #: a = 1{w·s > 0}, which succeeds on 94 % of the paper's grid at ε = 0.1.

@@ -49,7 +49,7 @@ from deeprok.evaluation.result import Evaluation, GridReturns, file_name, merge,
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import make_config
-from deeprok.training.loop import Best
+from deeprok.training.best import Best
 from deeprok.training.scan import make_program
 
 CHOICES = Choices(("left", "right"))

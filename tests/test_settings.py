@@ -45,6 +45,7 @@ from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
 from deeprok.runs.run_settings import RunSettings
 from deeprok.runs.settings import Config, make_config
+from deeprok.training import best
 from deeprok.training import loop as trainer
 from deeprok.training.scan import Log, Program, RunState, make_program
 
@@ -478,8 +479,8 @@ def trial(config: Config, program: Program) -> Any:
         return sum(models.values()) * epsilon + jnp.sum(act(seen))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer, "play_episodes", play)
-        return traced(trainer._make_trial(config, program, trainer._TRIAL), stacked(template(program).agent.belief))
+        patch.setattr(best, "play_episodes", play)
+        return traced(trainer.make_trial(config, program, trainer.TRIAL), stacked(template(program).agent.belief))
 
 
 def folder(config: Config, program: Program) -> Any:
@@ -507,7 +508,7 @@ def folder(config: Config, program: Program) -> Any:
     stand_in = program._replace(learner=counting, init=begin, shapes=shapes, advance=count)
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as name, jax.disable_jit():
         patch.setattr(trainer, "make_program", lambda config: stand_in)
-        patch.setattr(trainer, "_make_trial", lambda *_: lambda belief: jnp.zeros(1))
+        patch.setattr(trainer, "make_trial", lambda *_: lambda belief: jnp.zeros(1))
         patch.setattr(runs, "load_prior", lambda folder, _: load_prior(folder, learner))
         run = Path(name) / "run"
         runs.create(run, config)

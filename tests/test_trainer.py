@@ -26,6 +26,7 @@ from deeprok.core.errors import DeeprokError
 from deeprok.estimators import Fit, Health, ekf
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config, make_config
+from deeprok.training import best
 from deeprok.training import loop as trainer
 from deeprok.training.loop import Report, interruptions, progress_of, train_together
 from deeprok.training.scan import Log
@@ -370,8 +371,8 @@ def test_best_is_the_best_trial(uninterrupted, tmp_path: Path, name: str) -> Non
 
 def score_by(monkeypatch: pytest.MonkeyPatch, trial: Callable[[Any], Any], exam: Callable[[Any], Any] = len) -> None:
     """Trials, and the exam in the end, give what functions of the beliefs do."""
-    told = {trainer._TRIAL: trial, trainer._EXAM: exam}
-    monkeypatch.setattr(trainer, "_make_trial", lambda config, program, trials: told[trials])
+    told = {trainer.TRIAL: trial, trainer.EXAM: exam}
+    monkeypatch.setattr(trainer, "make_trial", lambda config, program, trials: told[trials])
 
 
 @pytest.mark.parametrize("name", ["averaged", "rtd_dqn"])
@@ -388,13 +389,13 @@ def test_of_equal_trials_the_first_is_best(tmp_path: Path, monkeypatch: pytest.M
     assert stored["run.steps"] > second
 
 
-def trial(belief: float, trials: Any = trainer._TRIAL, /, **changes: Any) -> float:
+def trial(belief: float, trials: Any = trainer.TRIAL, /, **changes: Any) -> float:
     """A trial's mean return with weights that all have one value."""
     config = CONFIGS["rtd_dqn"].replace(**changes)
     program = trainer.make_program(config)
     fresh = jax.eval_shape(program.init, jax.random.key(0)).agent.belief
     filled = jax.tree.map(lambda leaf: jnp.full((1, *leaf.shape), belief, leaf.dtype), fresh)
-    return float(trainer._make_trial(config, program, trials)(filled)[0])
+    return float(trainer.make_trial(config, program, trials)(filled)[0])
 
 
 def test_trials_are_on_models_of_the_box() -> None:
@@ -644,7 +645,7 @@ def test_checkpoint_of_other_settings(uninterrupted, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("episodes", "tail"), [(1, 1.0), (1, 0.5), (3, 1.0), (3, 0.5), (3, 0.01)])
 def test_score_of_a_trial(monkeypatch: pytest.MonkeyPatch, name: str, episodes: int, tail: float) -> None:
     """The mean over the episodes of each model, then over the worst fraction of the models."""
-    trials = {"trial": trainer._TRIAL, "exam": trainer._EXAM}[name]
+    trials = {"trial": trainer.TRIAL, "exam": trainer.EXAM}[name]
     changes = dict(trial_models=6, trial_episodes=episodes, trial_tail=tail, edges=0.4)
     count = {"trial": 6, "exam": 48}[name]
     luck = np.random.default_rng(0).normal(size=(count, episodes)).astype("float32")
@@ -652,7 +653,7 @@ def test_score_of_a_trial(monkeypatch: pytest.MonkeyPatch, name: str, episodes: 
     def play(env: Any, act: Any, models: dict[str, jax.Array], key: jax.Array, epsilon: float) -> jax.Array:
         return models["cart_mass"] + luck.reshape(-1)
 
-    monkeypatch.setattr(trainer, "play_episodes", play)
+    monkeypatch.setattr(best, "play_episodes", play)
     keys = jax.random.split(jax.random.key(trials.seed))
     masses = np.asarray(sample_box(keys[0], CARTPOLE_BOX, (count,), 0.4)["cart_mass"])
     assert 0 < np.sum(np.isin(masses, np.float32([0.1, 7.0]))) < count
@@ -664,7 +665,7 @@ def test_score_of_a_trial(monkeypatch: pytest.MonkeyPatch, name: str, episodes: 
 def test_the_exam_has_other_models_than_the_trials() -> None:
     drawn = [
         sample_box(jax.random.split(jax.random.key(trials.seed))[0], CARTPOLE_BOX, (64 * trials.times,))["cart_mass"]
-        for trials in (trainer._TRIAL, trainer._EXAM)
+        for trials in (trainer.TRIAL, trainer.EXAM)
     ]
     assert [len(masses) for masses in drawn] == [64, 512]
     assert not set(drawn[0].tolist()) & set(drawn[1].tolist())

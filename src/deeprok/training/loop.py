@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,18 +20,26 @@ import numpy as np
 from deeprok.agents.clock import Clock
 from deeprok.agents.correction import Correction
 from deeprok.core.errors import DeeprokError
-from deeprok.core.pytree import pytree_dataclass, select
+from deeprok.core.pytree import select
 from deeprok.environments.host import HostEnvironment
 from deeprok.evaluation.calibration import make_correction
-from deeprok.evaluation.play import cell_player, play_episodes
-from deeprok.evaluation.policies import ensemble_policy, weights_policy
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config
 from deeprok.training import host, scan
+from deeprok.training.best import (
+    EXAM,
+    TRIAL,
+    Best,
+    better_in_exam,
+    chosen,
+    make_trial,
+    present_weights,
+    with_early,
+    with_trial,
+)
 from deeprok.training.health import breakdown, make_spread, metrics_line
 from deeprok.training.scan import Program, RunState
-from deeprok.uncertainty import sample_box
 
 #: Called after each chunk with the folder and the line added to its `metrics.jsonl`.
 Report = Callable[[Path, dict[str, Any]], None]
@@ -44,35 +52,6 @@ T = TypeVar("T")
 _CHECKPOINT_SECONDS = 30.0
 
 
-class _Trials(NamedTuple):
-    """Held-out models and episodes, the same for every run."""
-
-    seed: int
-    times: int = 1  # as many as `trial_models`
-
-
-_TRIAL = _Trials(20170307)
-#: What decides in the end between the last weights and those that were best in the trials, early and late. The best of
-#: many trials was also lucky, so it takes other models, and more of them.
-_EXAM = _Trials(20170308, times=8)
-
-
-#: Share of the time before a run goes back to its best weights, whose weights are none to go back to. They may do well
-#: by chance, with values that have yet to come from far away; but in the end they may be the best that there were.
-_EARLY = 0.25
-
-
-@pytree_dataclass
-class Best:
-    """The weights that did best in the trials on held-out models."""
-
-    belief: Any  # the estimator's record
-    trial_return: jax.Array  # [] mean return of that trial; −∞ before the first
-    steps: jax.Array  # [] int32, when it was
-    progress: jax.Array  # [1] the fraction of the budget then; [0] unless the run goes back to them on the way
-    early: Best | None = None  # the best of the early trials; None unless the run goes back
-
-
 def templates(program: Program) -> tuple[RunState, Best]:
     """Shapes of what a checkpoint of this program holds."""
     run = program.shapes()
@@ -83,12 +62,7 @@ def templates(program: Program) -> tuple[RunState, Best]:
         steps=run.steps,
         progress=run.held,
     )
-    return run, _with_early(best)
-
-
-def _with_early(best: Best) -> Best:
-    """The record of a run that has had no trial yet, with one for early trials if the run goes back on the way."""
-    return dataclasses.replace(best, early=best) if best.progress.size else best
+    return run, with_early(best)
 
 
 def train_together(
@@ -147,7 +121,7 @@ def _train_group(
     places = {i: folders[seed] for i, seed in enumerate(seeds) if seed in folders}
     # Stacked on the host and copied to the device, so that no two donated buffers are the same.
     states, best = jax.tree.map(lambda *leaves: jnp.array(np.stack(leaves)), *members)
-    trial, exam = (_make_trial(config, program, trials) for trials in (_TRIAL, _EXAM))
+    trial, exam = (make_trial(config, program, trials) for trials in (TRIAL, EXAM))
     measure, go_back = make_spread(program.learner), _make_return(program)
     correct = make_correction(config, program.learner.view) if program.learner.corrected else None
     broken: dict[int, str] = {}
@@ -188,14 +162,14 @@ def _train_group(
             if due:
                 scores = trial(states.agent.belief)
                 progress = np.asarray(config.budget.progress(np.asarray(states.episodes), np.asarray(states.steps)))
-                present = _present(states, scores, progress)
+                present = present_weights(states, scores, progress)
                 tried = np.isin(np.arange(len(seeds)), due)
-                best, present = _with_trial(config, best, present, tried)
+                best, present = with_trial(config, best, present, tried)
                 ended = np.isin(np.arange(len(seeds)), [i for i in due if i not in unfinished])
                 if config.settle and ended.any():
-                    best, examined = _examined(best, exam, ended)
-                    goes_back = ended & np.asarray(examined > exam(states.agent.belief))
-                    best = _chosen(best, present, ended & ~goes_back)
+                    best, result = better_in_exam(best, exam, ended)
+                    goes_back = ended & np.asarray(result > exam(states.agent.belief))
+                    best = chosen(best, present, ended & ~goes_back)
                     states = go_back(states, best, goes_back)
                 late = tried & ~ended & (progress >= config.refine_from)
                 returns = late & np.asarray(states.held < 0).any(axis=1)
@@ -256,7 +230,7 @@ def _read_member(folder: Path | None, seed: int, program: Program) -> tuple[RunS
             steps=np.int32(0),  # type: ignore[arg-type]
             progress=np.zeros_like(run.held),  # type: ignore[arg-type]
         )
-        best = _with_early(best)
+        best = with_early(best)
     if folder:
         # A crash may have come between metrics and checkpoint: forget what will be done again.
         runs.trim_metrics(folder, int(run.steps))
@@ -267,76 +241,6 @@ def _read_member(folder: Path | None, seed: int, program: Program) -> tuple[RunS
 def _put(group: T, member: T, i: int) -> T:
     """A group's records with those of one member in their place."""
     return jax.tree.map(lambda all, one: all.at[i].set(one), group, member)
-
-
-def _make_trial(config: Config, program: Program, trials: _Trials) -> Callable[[Any], jax.Array]:
-    """A function `beliefs -> [S]` mean returns on held-out models drawn from the box, or on the worst of them."""
-    models_key, episodes_key = jax.random.split(jax.random.key(trials.seed))
-    count = trials.times * config.trial_models
-    view = program.learner.view
-    env, box = view.env, config.make_box(view.env)
-
-    def score(returns: Any) -> jax.Array:
-        if config.trial_tail == 1.0:
-            return jnp.mean(returns)
-        by_model = jnp.mean(returns.reshape(count, config.trial_episodes), axis=1)
-        return jnp.mean(jnp.sort(by_model)[: max(1, round(config.trial_tail * count))])
-
-    if isinstance(env, HostEnvironment):
-        play = cell_player(env, weights_policy(view.network, env.actions, "mean"), config.trial_episodes)
-        drawn = sample_box(models_key, box, (count,), config.edges)
-        cells = {name: np.asarray(values) for name, values in drawn.items()}
-
-        def trial_of_each(beliefs: Any) -> jax.Array:
-            thetas = jax.vmap(view.mean)(beliefs)
-            return jnp.stack([score(play(theta[None], cells, config.trial_epsilon, trials.seed)) for theta in thetas])
-
-        return trial_of_each
-    plain = env
-
-    def trial(belief: Any) -> jax.Array:
-        policy = ensemble_policy(view.network, env.actions, view.mean(belief)[None], "mean")
-        models = sample_box(models_key, box, (count,), config.edges)
-        each = {name: jnp.repeat(values, config.trial_episodes) for name, values in models.items()}
-        return score(play_episodes(plain, policy, each, episodes_key, config.trial_epsilon))
-
-    return jax.jit(jax.vmap(trial))
-
-
-def _present(states: RunState, scores: jax.Array, progress: np.ndarray) -> Best:
-    """The present weights, with what a trial has said of them."""
-    kept = jnp.broadcast_to(jnp.asarray(progress, states.held.dtype)[:, None], states.held.shape)
-    return Best(belief=states.agent.belief, trial_return=scores, steps=states.steps, progress=kept)
-
-
-def _with_trial(config: Config, best: Best, present: Best, tried: np.ndarray) -> tuple[Best, Best]:
-    """The best weights after a trial of some seeds, and the present ones with the same record of early trials."""
-    if best.early is None:
-        return _chosen(best, present, tried & np.asarray(present.trial_return > best.trial_return)), present
-    first = _EARLY * config.refine_from
-    is_early = tried & np.asarray(present.progress[:, 0] < first)
-    early = _chosen(best.early, present, is_early & np.asarray(present.trial_return > best.early.trial_return))
-    best, present = (dataclasses.replace(one, early=early) for one in (best, present))
-    # Weights to go on from: of equal ones the later have learned more.
-    was_early = np.asarray(best.progress[:, 0] < first)
-    return _chosen(best, present, tried & (was_early | np.asarray(present.trial_return >= best.trial_return))), present
-
-
-def _examined(best: Best, exam: Callable[[Any], jax.Array], ended: np.ndarray) -> tuple[Best, jax.Array]:
-    """The better in the exam of the best weights and the best early ones, for the seeds that have ended; its scores."""
-    scores = exam(best.belief)
-    if best.early is None:
-        return best, scores
-    # Without an early trial the record holds the weights that the run began with.
-    early = jnp.where(jnp.isfinite(best.early.trial_return), exam(best.early.belief), -jnp.inf)
-    other = dataclasses.replace(best.early, early=best.early)
-    return _chosen(best, other, ended & np.asarray(early > scores)), jnp.maximum(early, scores)
-
-
-@jax.jit
-def _chosen(best: Best, present: Best, better: Any) -> Best:
-    """The best weights so far; the present ones for the seeds where they are better."""
-    return jax.vmap(select)(better, present, best)
 
 
 def _make_return(program: Program) -> Callable[[RunState, Best, Any], RunState]:
