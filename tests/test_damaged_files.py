@@ -32,7 +32,9 @@ from deeprok.cli.main import main
 from deeprok.core.errors import DeeprokError
 from deeprok.environments import cartpole
 from deeprok.estimators.variances import read_variances
-from deeprok.evaluation.export import json_q_values, read_policy, to_json
+from deeprok.evaluation.export import json_q_values, read_policy
+from deeprok.evaluation.export.as_json import to_json
+from deeprok.evaluation.export.policy import make_policy
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import make_config
@@ -339,7 +341,7 @@ def make_originals(folder: Path) -> Originals:
     }
     (folder / "scores.json").write_text(json.dumps(scores))
     network = MLP((4, 1, 2), "tanh", (1.0,) * 4)
-    (folder / "policy.json").write_bytes(to_json(network, np.arange(N, dtype=np.float32), cartpole()))
+    (folder / "policy.json").write_bytes(to_json(make_policy(network, np.arange(N, dtype=np.float32), cartpole())))
     rows = [f"{s},{a},{t},{p},{r}" for s in range(3) for a in range(2) for t, p, r in ((0, 0.25, 1.0), (2, 0.75, -1.5))]
     table = "\n".join(["idstatefrom,idaction,idstateto,probability,reward", *rows, ""])
     (folder / "model.csv").write_text(table)

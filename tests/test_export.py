@@ -19,6 +19,7 @@ from deeprok.core.errors import DeeprokError
 from deeprok.environments import cartpole
 from deeprok.evaluation import export
 from deeprok.evaluation.export import FORMATS, export_policy, json_q_values, read_policy
+from deeprok.evaluation.export.policy import Policy
 from deeprok.evaluation.trained import load
 
 SCALE = (0.5, 0.5, 5.0, 0.5)
@@ -140,6 +141,17 @@ def test_damaged_policies(tmp_path: Path, changes: dict[str, Any], said: str) ->
     assert str(path) in str(error.value)
 
 
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("weight", [np.nan, np.inf, 1e39])
+def test_weights_that_are_no_numbers_are_refused(tmp_path: Path, kind: str, weight: float) -> None:
+    network, theta = make()
+    theta = theta.astype(float)
+    theta[3] = weight
+    with np.errstate(over="ignore"), pytest.raises(DeeprokError, match="1 of the policy's 77 weights are no finite"):
+        export_policy(network, theta, cartpole(), kind, tmp_path / "policy")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_onnx_takes_any_batch(tmp_path: Path) -> None:
     network, theta = make()
     export_policy(network, theta, cartpole(), "onnx", tmp_path / "policy.onnx")
@@ -152,8 +164,12 @@ def test_wrong_export_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     network, theta = make()
     path = tmp_path / "policy"
     path.write_text("old")
-    write = getattr(export, f"to_{kind}")
-    monkeypatch.setattr(export, f"to_{kind}", lambda network, theta, *rest: write(network, damage(theta), *rest))
+    right = FORMATS[kind]
+
+    def write(policy: Policy, out: Path) -> bytes:
+        return right.write(policy._replace(theta=damage(policy.theta)), out)
+
+    monkeypatch.setitem(FORMATS, kind, right._replace(write=write))
     with pytest.raises(DeeprokError, match=r"differs from the agent on \d+ of 10000 states; nothing written"):
         export_policy(network, theta, cartpole(), kind, path)
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"policy": "old"}
@@ -191,6 +207,30 @@ def test_onnx_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert str(out) in capsys.readouterr().out
     expected = (states() @ GOOD[:4] > 0).astype(int)
     assert np.mean(read_onnx(out, states()) == expected) > 0.999
+
+
+def test_files_say_where_they_come_from(tmp_path: Path) -> None:
+    run = load(write_run(tmp_path / "run"))
+    for kind in ("json", "onnx"):
+        export.export(run, tmp_path / f"policy.{kind}")
+    session = onnxruntime.InferenceSession(tmp_path / "policy.onnx", providers=["CPUExecutionProvider"])
+    found = dict(session.get_modelmeta().custom_metadata_map)
+    texts = {name: found.pop(name) for name in ("env", "algorithm", "settings")}
+    facts = texts | {name: json.loads(value) for name, value in found.items()}
+    assert facts == {
+        "env": "cartpole",
+        "algorithm": "rtd_dqn",
+        "settings": run.settings.digest(),
+        "actions": ["left", "right"],
+        "observation_scale": list(run.env.observation_scale),
+        "input_scale": [1.0] * 4,
+    }
+    policy = json.loads((tmp_path / "policy.json").read_text())
+    assert {name: policy[name] for name in facts} == facts
+    # The same settings with another seed are the same settings; others are not.
+    for changes, same in (({"seed": 7}, True), ({"discount": 0.5}, False)):
+        export.export(write_run(tmp_path / f"other-{same}", **changes), tmp_path / "policy.json")
+        assert (read_policy(tmp_path / "policy.json")["settings"] == facts["settings"]) is same
 
 
 def test_the_ending_says_the_format(tmp_path: Path) -> None:

@@ -331,7 +331,7 @@ EXAMPLES = {
     "evaluation.grid": 2,
     "evaluation.result": 4,
     "evaluation.calibration": 2,
-    "evaluation.export": 1,
+    "evaluation.export.write": 1,
     "plot": 4,
 }
 
