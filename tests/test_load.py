@@ -15,12 +15,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracles
 import pytest
 from test_evaluation import GOOD, LEFT, LINEAR, unplayed, write_run  # noqa: F401
 
 import deeprok
 from deeprok import Run
 from deeprok.core.errors import DeeprokError
+from deeprok.evaluation import trained
 from deeprok.evaluation.trained import load
 from deeprok.runs import folder as runs
 from deeprok.runs import metrics
@@ -61,6 +63,27 @@ def test_actions(good: Run) -> None:
     last = load(good.folder, keep="last")
     assert last.act(OBS).tolist() == [0] * 50
     np.testing.assert_array_equal(last.weights, LEFT)
+
+
+@pytest.mark.parametrize("algorithm", ["td3", "pg"])
+def test_actions_that_are_numbers(tmp_path: Path, algorithm: str) -> None:
+    """The actor's outputs are places between the ends: squashed by tanh, or cut off at the ends."""
+    config = make_config(algorithm, "tuned", env="pendulum", hidden=(3,))
+    learner = config.make_learner()
+    belief = learner.init(jax.random.key(0)).belief
+    run = Run(tmp_path, config, "best", trained._agent_of(learner.view, belief))
+    actor = getattr(run.network, "actor", run.network)
+    obs = np.random.default_rng(3).normal(size=(40, 3)) * [1, 1, 60]  # far enough to reach the ends
+    weights, scale = run.weights[: actor.num_weights].astype(float), np.array(actor.input_scale)
+    outputs = np.array([oracles.mlp(weights, actor.sizes, actor.activation, scale, x) for x in obs])
+    expected = np.tanh(outputs) if algorithm == "td3" else np.clip(outputs, -1.0, 1.0)  # of a torque from −1 to 1
+    assert np.ptp(expected) > 0.5
+    np.testing.assert_allclose(run.act(obs), expected, atol=1e-5)
+    assert run.act(obs).shape == (40, 1)
+    np.testing.assert_allclose(run.act(list(obs[0])), expected[0], atol=1e-5)
+    action, state = run.predict(obs[0])
+    np.testing.assert_array_equal(action, run.act(obs[0]))
+    assert (action.shape, action.dtype, state) == ((1,), np.float32, None)
 
 
 def test_predict_is_that_of_stable_baselines3(good: Run) -> None:

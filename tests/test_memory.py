@@ -349,7 +349,8 @@ def test_bad_arguments_of_predict(kalman: Run, given: dict[str, Any], said: str)
 
 def test_act_and_q_values_take_the_past_with_them(kalman: Run) -> None:
     said = (
-        r"obs has shape \(4,\); cartpole with a memory of 2 steps has 16 observations, .*; predict takes them without"
+        r"obs has shape \(4,\); cartpole with a memory of 2 steps has 16 observations, .*; "
+        "use predict for observations without the past, which it keeps as its state$"
     )
     for method in (kalman.act, kalman.q_values):
         with pytest.raises(DeeprokError, match=said):

@@ -248,9 +248,10 @@ class Run(os.PathLike[str]):
         if given.ndim not in (1, 2) or given.shape[-1] != size:
             whole = past and size != past.observations
             name = f"{self.env.name} with a memory of {past.steps} steps" if past and whole else self.env.name
+            hint = "; use predict for observations without the past, which it keeps as its state" if whole else ""
             raise DeeprokError(
                 f"obs has shape {given.shape}; {name} has {size} observations, so it must be [{size}], "
-                f"or [E, {size}] for several at once{'; predict takes them without the past' if whole else ''}"
+                f"or [E, {size}] for several at once{hint}"
             )
         if not np.isfinite(given).all():
             raise DeeprokError(f"obs is {shown(given.tolist())}; observations must be finite numbers")
