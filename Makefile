@@ -1,4 +1,4 @@
-# Needs only Python 3.11 or newer, make and pip. Every target sets up .venv by itself; a second run installs nothing.
+# Needs only Python 3.11 or newer, make and pip, and for the tests gcc and g++. Every target sets up .venv by itself; a second run installs nothing.
 
 PYTHON ?= python3
 WORKERS ?= 2

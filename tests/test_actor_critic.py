@@ -575,7 +575,7 @@ def test_a_run_is_loaded_evaluated_and_exported(tmp_path: Path) -> None:
     places = np.asarray(run.network.apply(jnp.asarray(run.weights), jnp.asarray(obs)))
     np.testing.assert_allclose(run.act(obs), places, rtol=1e-5)
     assert deeprok.evaluate(run, grid="mass=0.8:1.2:2", episodes=2).mean_return.shape == (2,)
-    for kind in ("json", "onnx"):  # checked against the agent before it is written
+    for kind in ("json", "onnx", "h"):  # checked against the agent before it is written
         deeprok.export(run, tmp_path / f"policy.{kind}")
     policy = read_policy(tmp_path / "policy.json")
     assert (policy["version"], policy["output_activation"]) == (2, "tanh")

@@ -128,7 +128,7 @@ def test_export_of_an_ensemble(tmp_path: Path) -> None:
     learner = settings(hidden=(4, 3)).make_learner()
     theta = learner.view.mean(learner.init(jax.random.key(0)).belief)
     obs = np.asarray(jax.random.normal(jax.random.key(1), (20, 4)))
-    for kind in ("json", "onnx"):  # checked against the ensemble before it is written
+    for kind in ("json", "onnx", "c"):  # checked against the ensemble before it is written
         export_policy(learner.view.network, np.asarray(theta), learner.view.env, kind, tmp_path / f"policy.{kind}")
     written = json_q_values(read_policy(tmp_path / "policy.json"), obs)
     np.testing.assert_allclose(written, learner.view.network.apply(theta, jnp.asarray(obs)), rtol=1e-4, atol=1e-5)

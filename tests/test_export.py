@@ -12,6 +12,8 @@ import onnxruntime
 import oracles
 import pytest
 from test_evaluation import GOOD, LEFT, write_run
+from test_export_c import CASES
+from test_export_c import make as policy_of
 
 from deeprok.agents.network import ACTIVATIONS, MLP
 from deeprok.cli.main import main
@@ -22,6 +24,7 @@ from deeprok.evaluation.export import FORMATS, export_policy, json_q_values, rea
 from deeprok.evaluation.export.policy import Policy
 from deeprok.evaluation.trained import load
 
+EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 SCALE = (0.5, 0.5, 5.0, 0.5)
 
 
@@ -42,6 +45,7 @@ def read_onnx(path: Path, states: np.ndarray) -> np.ndarray:
     return action
 
 
+#: How users read a file; a C header is compiled in a file of tests of its own.
 READERS = {"json": read_json, "onnx": read_onnx}
 
 
@@ -59,7 +63,7 @@ def make(activation: str = "tanh") -> tuple[MLP, np.ndarray]:
     return network, theta
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", READERS)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_same_actions(tmp_path: Path, activation: str, kind: Any) -> None:
     network, theta = make(activation)
@@ -152,6 +156,20 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path: Path, kind: str, weig
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("case", ["numbers", "actor"])
+def test_numbers_in_onnxruntime(tmp_path: Path, case: str) -> None:
+    policy, network, theta = policy_of(*CASES[case])
+    export_policy(network, theta, policy.env, "onnx", tmp_path / "policy.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "policy.onnx", providers=["CPUExecutionProvider"])
+    places, actions = session.run(["q", "action"], {"obs": states()})
+    expected = network.apply(jnp.asarray(theta), jnp.asarray(states()))
+    assert actions.shape == (10_000, 3)
+    np.testing.assert_allclose(places, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(actions, policy.env.actions.choose(expected), rtol=1e-4, atol=1e-5)
+    ends = json.loads(session.get_modelmeta().custom_metadata_map["interval"])
+    assert ends == {"low": list(policy.env.actions.low), "high": list(policy.env.actions.high)}
+
+
 def test_onnx_takes_any_batch(tmp_path: Path) -> None:
     network, theta = make()
     export_policy(network, theta, cartpole(), "onnx", tmp_path / "policy.onnx")
@@ -233,6 +251,20 @@ def test_files_say_where_they_come_from(tmp_path: Path) -> None:
         assert (read_policy(tmp_path / "policy.json")["settings"] == facts["settings"]) is same
 
 
+def test_the_rollout_of_the_how_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A linear policy of which it is known that it balances the pole."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    run = load(write_run(tmp_path / "run"))
+    export.export(run, tmp_path / "policy.json")
+    import deployed
+    import rollout
+
+    returns = rollout.rollout(deployed.Policy(tmp_path / "policy.json").act, episodes=3)
+    assert returns == [500.0] * 3
+    assert rollout.rollout(run.act, episodes=1) == [500.0]
+    assert max(rollout.rollout(load(run, keep="last").act, episodes=3)) < 15  # always left
+
+
 def test_the_ending_says_the_format(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "seed-0")
     better = write_run(tmp_path / "runs" / "seed-1", seed=1)
@@ -244,7 +276,10 @@ def test_the_ending_says_the_format(tmp_path: Path) -> None:
     np.testing.assert_array_equal(weights(tmp_path / "best.json").astype(np.float32), GOOD)
     export.export(better, tmp_path / "policy.onnx")
     assert read_onnx(tmp_path / "policy.onnx", states(7)).shape == (7,)
-    for out, kind, said in (("policy.bin", None, "neither .json nor .onnx"), ("policy", "torch", "unknown format")):
+    export.export(better, tmp_path / "policy.H")
+    assert "int deeprok_policy_act(const float *obs)" in (tmp_path / "policy.H").read_text()
+    endings = "which ends with neither .json nor .onnx nor .h; give the format, json, onnx or c"
+    for out, kind, said in (("policy.bin", None, endings), ("policy", "torch", "unknown format")):
         with pytest.raises(DeeprokError, match=said):
             export.export(better, tmp_path / out, kind)
     assert not (tmp_path / "policy.bin").exists()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,9 +56,16 @@ def blocks(page: Path) -> list[Block]:
 
 
 def commands(code: str) -> list[list[str]]:
-    """The words of each `deeprok …` line; other programs are not run."""
+    """The words of each `deeprok …` line."""
     lines = code.replace("\\\n", " ").splitlines()
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("deeprok ")]
+
+
+def programs(code: str, files: Sequence[str]) -> list[list[str]]:
+    """The words of each line that runs or compiles a file of the page, or what was compiled; others are not run."""
+    lines = [shlex.split(line, comments=True) for line in code.splitlines()]
+    own = [words for words in lines if words and (set(words) & set(files) or words[0].startswith("./"))]
+    return [[sys.executable if word == "python" else word for word in words] for words in own]
 
 
 def reduced(words: list[str]) -> list[str]:
@@ -124,11 +132,14 @@ def test_page_runs(page: Path, small: None, tmp_path: Path) -> None:
         elif block.language == "sh" and page != README:  # its commands are those of the tutorials
             for words in commands(block.code):
                 assert main(reduced(words)) == 0, shlex.join(words)
+            for words in programs(block.code, [block.title for block in blocks(page)]):
+                subprocess.run(words, cwd=tmp_path, check=True)
 
 
 def test_every_example_with_a_name_of_ones_own_stands_on_a_page() -> None:
     shown = {block.title for page in PAGES for block in blocks(page) if block.title}
-    assert shown == {path.name for path in (DOCS / "examples").glob("my_*.py")} | {"deployed.py"}
+    others = {"deployed.py", "rollout.py", "main.c"}
+    assert shown == {path.name for path in (DOCS / "examples").glob("my_*.py")} | others
 
 
 def test_small_sizes_replace_those_of_the_page() -> None:
@@ -137,4 +148,5 @@ def test_small_sizes_replace_those_of_the_page() -> None:
         "--preset tuned --episodes 4 --chunk-steps 100 --train-every 1 --trial-models 2 --trial-episodes 1 --no-settle"
     )
     assert reduced(words) == ["train", "dqn", "--out", "runs/dqn", *sizes.split()]
+    assert programs("pip install .\npython a.py b\n./a  # x", ["a.py"]) == [[sys.executable, "a.py", "b"], ["./a"]]
     assert commands("pip install .\ndeeprok train dqn \\\n  --seed 1  # a comment") == [["train", "dqn", "--seed", "1"]]

@@ -11,22 +11,33 @@ import tyro
 
 from deeprok.cli import streams
 from deeprok.cli.options import RunFolder, option_names
-from deeprok.evaluation.export import export
+from deeprok.evaluation.export import FORMATS, export
 from deeprok.runs.folder import Keep
 
-_FORMAT = tyro.conf.arg(metavar="{json,onnx}", help_behavior_hint="(default: what FILE ends with)")
+_FORMAT = tyro.conf.arg(metavar=f"{{{','.join(FORMATS)}}}", help_behavior_hint="(default: what FILE ends with)")
 
 
 @dataclass(frozen=True)
 class Export:
-    """Write a trained policy for use elsewhere, checked to act as the agent does."""
+    """Write a trained policy for use elsewhere, checked to act as the agent does on 10,000 states.
+
+    JSON has the layers and weights, for a few lines of any language. ONNX is for its runtimes; it needs the extra: pip
+    install 'deeprok[onnx]'. A C header is for microcontrollers; its functions are named after the file, so that
+    policy.h has deeprok_policy_act.
+
+    deeprok export runs/dqn --out policy.json
+
+    deeprok export runs/dqn --out policy.onnx
+
+    deeprok export runs/dqn --out policy.h
+    """
 
     run: RunFolder
     """A run folder; of a folder of seeds the run that did best on held-out models is taken."""
     out: Annotated[Path, tyro.conf.arg(metavar="FILE")]
-    """File to write, such as policy.json or policy.onnx; its folder is made if there is none."""
+    """File to write; its folder is made if there is none."""
     format: Annotated[str | None, _FORMAT] = None
-    """A small JSON of layers and weights, or ONNX (needs the extra: pip install 'deeprok[onnx]')."""
+    """JSON, ONNX or C; such files end with .json, .onnx and .h."""
     keep: Keep = "best"
     """The weights that did best on held-out models while training, or the last ones."""
 

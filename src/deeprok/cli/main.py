@@ -24,7 +24,7 @@ COMMANDS = {
     "evaluate": "map where a trained policy works",
     "plot": "draw where policies work, and how they learned",
     "calibrate": "check the posterior's intervals for Q",
-    "export": "write a policy as JSON or ONNX",
+    "export": "write a policy as JSON, ONNX or C",
     "reproduce": "the paper's experiment, with table and figures",
     "solve": "solve a robust MDP exactly",
     "problems": "list the problems that solve knows, and their parameters",

@@ -5,6 +5,7 @@
 | `policy` | what is exported, and what a format is |
 | `as_json` | a small JSON, and its reader in numpy |
 | `as_onnx` | ONNX |
+| `as_c` | a C header, and what it computes in numpy |
 | `write` | the formats by name, and the check against the agent |
 """
 

@@ -13,13 +13,13 @@ from deeprok.agents.network import Network
 from deeprok.core.errors import DeeprokError, unknown
 from deeprok.core.files import write_atomically
 from deeprok.environments.base import AnyEnvironment
-from deeprok.evaluation.export import as_json, as_onnx
+from deeprok.evaluation.export import as_c, as_json, as_onnx
 from deeprok.evaluation.export.policy import Format, make_policy
 from deeprok.evaluation.trained import Run, load
 from deeprok.runs.folder import Keep
 
 #: A format is one file beside this one.
-FORMATS: dict[str, Format] = {"json": as_json.FORMAT, "onnx": as_onnx.FORMAT}
+FORMATS: dict[str, Format] = {"json": as_json.FORMAT, "onnx": as_onnx.FORMAT, "c": as_c.FORMAT}
 
 _CHECKED_STATES = 10_000
 
@@ -27,12 +27,14 @@ _CHECKED_STATES = 10_000
 def export(
     run: Run | str | os.PathLike[str], out: str | Path, format: str | None = None, keep: Keep | None = None
 ) -> Path:
-    """Writes a trained policy as JSON or ONNX, after checking on 10,000 states that it acts as the agent does.
+    """Writes a trained policy as JSON, ONNX or C, after checking on 10,000 states that it acts as the agent does.
 
     Args:
       run: a loaded run, a run folder, or a folder of seeds, of which the run that did best on held-out models is taken.
-      out: the file to write; its folder is made if there is none.
-      format: `json` or `onnx`; by default what the file's name ends with. ONNX needs the extra `onnx`.
+      out: the file to write; its folder is made if there is none. The functions of a C header are named after it:
+        `policy.h` has `deeprok_policy_act`.
+      format: `json`, `onnx` (needs the extra `onnx`) or `c`, a header for microcontrollers; by default what the file's
+        name ends with: .json, .onnx or .h.
       keep: the weights that did `best` in the trials on held-out models, or the `last` ones; by default those of the
         loaded run, and the best ones of a folder.
 
