@@ -102,8 +102,20 @@ def test_resuming_what_is_finished(trained: Path, capsys: pytest.CaptureFixture[
     captured = capsys.readouterr()
     assert "finished" in captured.err
     assert f"deeprok evaluate {trained}" in captured.out
-    assert "seed-3" in captured.out
+    for seed in (3, 4):
+        folder = trained / f"seed-{seed}"
+        best = safetensors.numpy.load_file(folder / runs.CHECKPOINT)["best.steps"]
+        (trial,) = [line["trial_return"] for line in runs.read_metrics(folder) if line["steps"] == best]
+        (line,) = [line for line in captured.out.splitlines() if str(folder) in line]
+        assert line.split()[-3:] == ["step", f"{best:,}", f"{trial:.1f}"]
+    assert "their mean return on 2 held-out models" in captured.out
     assert snapshot(trained) == before
+
+
+def test_the_table_after_training_says_what_a_trial_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "run", trial_tail=0.1)
+    assert main(["train", "--resume", str(run)]) == 0
+    assert "their mean return on the worst 10 % of 64 held-out models" in capsys.readouterr().out
 
 
 def test_resuming_without_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -912,7 +924,7 @@ def test_interrupted_with_the_last_chunk(tmp_path: Path, capsys: pytest.CaptureF
 
     def finish(*_: Any) -> None:
         counters = {"steps": np.int32(60), "episodes": np.int32(5)}
-        checkpoint.save(run / runs.CHECKPOINT, {"run": counters})
+        checkpoint.save(run / runs.CHECKPOINT, {"run": counters, "best": {"steps": np.int32(0)}})
         raise KeyboardInterrupt
 
     train._train_runs(run, [run], 1, finish)

@@ -595,6 +595,14 @@ def test_wide_maps_fit_the_terminal() -> None:
     assert sum("┏" in line for line in printed(result, 160)) == 1
 
 
+def test_the_worst_cell_is_named() -> None:
+    result = some_evaluation([0.5, 0.9], pole_length=3, cart_mass=4)
+    worst = np.unravel_index(np.argmin(result.mean_return), (3, 4))
+    assert worst == (2, 3)  # the first seed fails in the last six cells, the second in the last one
+    (line,) = [line for line in printed(result, 100) if line.startswith("worst cell")]
+    assert line.split() == ["worst", "cell", "return", "10.0", "success", "0.0", "%", "pole_length=1.4,", "cart_mass=7"]
+
+
 def test_map_of_one_parameter() -> None:
     lines = printed(some_evaluation([0.5], cart_mass=2))
     assert "success in %, cart_mass →" in lines

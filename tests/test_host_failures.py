@@ -48,6 +48,7 @@ def test_failed_simulations_are_counted_and_said(tmp_path: Path, capsys: pytest.
     assert (
         "the simulation failed in 4 of 12 episodes, in 1 of 3 cells: its numbers were not finite or too large" in said
     )
+    assert "nothing says when an episode of Explosive succeeds: here it does if its return is above 0" in said
     stored = next((tmp_path / "run").glob("evaluation*.json"))
     result = Evaluation.from_dict(json.loads(stored.read_text()))
     assert result.failed is not None

@@ -14,6 +14,7 @@ import tyro
 from deeprok.cli import streams
 from deeprok.cli.options import RunFolder, option_names
 from deeprok.core.errors import DeeprokError
+from deeprok.environments import HostEnvironment
 from deeprok.evaluation.grid import evaluate
 from deeprok.evaluation.policies import PolicyKind
 from deeprok.evaluation.report import print_evaluation
@@ -82,6 +83,15 @@ def run(words: Sequence[str]) -> None:
         print(json.dumps(result.to_dict()))
         return
     print_evaluation(result, streams.out)
+    env = runs.read_config(runs.find(folder)[0]).make_env()
+    if isinstance(env, HostEnvironment) and "success_return" in env.assumed:
+        streams.out.print(
+            f"nothing says when an episode of {env.name} succeeds: here it does if its return is above "
+            f"{env.success_return:g}; give success_return to from_gymnasium",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
     where = folder if (folder / runs.CONFIG).exists() else folder / "seed-*"
     streams.out.print(f"kept in {where / result.file}", highlight=False, markup=False, soft_wrap=True)
     if plot:

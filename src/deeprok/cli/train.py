@@ -30,7 +30,7 @@ from deeprok.runs.run_settings import RunSettings
 from deeprok.runs.settings import SECTIONS, Config, make_config, other_limit
 from deeprok.training import jobs
 from deeprok.training.host import where_resumed
-from deeprok.training.loop import is_finished, progress_of
+from deeprok.training.loop import is_finished, progress_of, step_of_best
 from deeprok.training.progress import training_line
 
 _PARTS: tuple[Mapping[str, Any], ...] = (ENVIRONMENTS, NETWORKS, LEARNERS, TARGETS, ESTIMATORS)
@@ -163,22 +163,32 @@ def _train_runs(name: Path, folders: Sequence[Path], count: int | None, train: C
                 sentence = f"stopped; {said}, go on with: deeprok train --resume {name}"
                 streams.err.print(sentence, highlight=False, markup=False, soft_wrap=True)
                 raise
-    table = Table("run", "episodes", "steps", "last return", "best trial", box=None, header_style="bold")
+    table = Table("run", "episodes", "steps", "last return", "best weights", "trial", box=None, header_style="bold")
     for folder in folders:
         lines = runs.read_metrics(folder)
         steps, episodes = progress_of(folder)
         recent = [x for line in lines[-5:] for x in line["returns"]]
-        trials = [line["trial_return"] for line in lines if "trial_return" in line]
+        trials = {line["steps"]: line["trial_return"] for line in lines if "trial_return" in line}
+        best = step_of_best(folder)
         table.add_row(
             Text(str(folder)),
             str(episodes),
             f"{steps:,}",
             f"{np.mean(recent):.1f}" if recent else "–",
-            f"{max(trials):.1f}" if trials else "–",
+            f"step {best:,}" if best else "–",
+            f"{trials[best]:.1f}" if best in trials else "–",
         )
         if said := failures(lines):
             streams.err.print(f"{folder}: {said}", highlight=False, markup=False, soft_wrap=True)
     streams.out.print(table)
+    config = configs[folders[0]]
+    which = f"the worst {100 * config.trial_tail:g} % of " if config.trial_tail < 1 else ""
+    streams.out.print(
+        f"the best weights are those that evaluate takes; trial: their mean return on {which}{config.trial_models} "
+        "held-out models",
+        highlight=False,
+        soft_wrap=True,
+    )
     streams.out.print(
         f"map where it works with: deeprok evaluate {name}", highlight=False, markup=False, soft_wrap=True
     )

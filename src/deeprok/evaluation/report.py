@@ -30,7 +30,10 @@ def print_evaluation(result: Evaluation, out: Console) -> None:
         out.print(f"success in %, {directions}", highlight=False, soft_wrap=True)
         for table in _bands(result, out.width):
             out.print(table)
-    rows = [("whole grid", result.overall, ""), ("nominal", result.nominal, "")]
+    cell = np.unravel_index(np.argmin(result.mean_return), result.mean_return.shape)
+    worst = Score(float(result.mean_return[cell]), float(result.success[cell]))
+    where = ", ".join(f"{name}={axis[i]:.3g}" for (name, axis), i in zip(result.grid.items(), cell, strict=True))
+    rows = [("whole grid", result.overall, ""), ("nominal", result.nominal, ""), ("worst cell", worst, f"   {where}")]
     failed = failed_seeds(result)
     if seeds > 1:
         rows += [

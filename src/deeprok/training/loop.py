@@ -344,6 +344,15 @@ def progress_of(folder: Path) -> tuple[int, int]:
     path = folder / runs.CHECKPOINT
     if not path.exists():
         return 0, 0
-    counters: Any = jax.ShapeDtypeStruct((), np.dtype("int32"))
-    steps, episodes = (checkpoint.load(path, f"run.{name}", counters, verify="part") for name in ("steps", "episodes"))
-    return int(steps), int(episodes)
+    return _counter(path, "run.steps"), _counter(path, "run.episodes")
+
+
+def step_of_best(folder: Path) -> int:
+    """The step whose weights are the best ones that a run's checkpoint holds; 0 before the first trial."""
+    path = folder / runs.CHECKPOINT
+    return _counter(path, "best.steps") if path.exists() else 0
+
+
+def _counter(path: Path, name: str) -> int:
+    number: Any = jax.ShapeDtypeStruct((), np.dtype("int32"))
+    return int(checkpoint.load(path, name, number, verify="part"))
