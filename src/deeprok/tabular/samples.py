@@ -126,11 +126,22 @@ def radii(problem: RMDP, confidence: float, rule: str = "weissman") -> np.ndarra
         raise DeeprokError("the problem has no counts; make it with from_samples")
     if not 0 < confidence < 1:
         raise DeeprokError(f"confidence is {confidence:g}; it must lie between 0 and 1, both excluded")
-    length = np.diff(problem.start).reshape(problem.counts.shape)
-    outcomes = np.where(problem.valid & (problem.support == "all"), problem.states, length)
-    each = 1 - (1 - confidence) / max(1, int((outcomes > 1).sum()))
-    levels = np.zeros(outcomes.shape)
+    length = np.diff(problem.start)
+    outcomes = np.where((length > 0) & (problem.support == "all"), problem.states, length)
+    # A row without samples counts too: which rows are visited is random, and all of them are to hold.
+    doubtful = int((outcomes != 1).sum())
+    each = 1 - (1 - confidence) / max(1, doubtful)
+    levels = np.zeros(len(outcomes))
     for size in np.unique(outcomes[outcomes > 0]).tolist():
-        rows = outcomes == size
-        levels[rows] = RULES[rule].level(problem.counts[rows][:, None], each, outcomes=size)
-    return levels
+        rows = np.flatnonzero(outcomes == size)
+        levels[rows] = RULES[rule].level(_seen(problem, rows), each, outcomes=size)
+    return levels.reshape(problem.states, problem.actions)
+
+
+def _seen(problem: RMDP, rows: np.ndarray) -> np.ndarray:
+    """[R, W] how often each successor of some rows was observed, padded with zeros to the longest of them."""
+    first, length = problem.start[rows], np.diff(problem.start)[rows]
+    place = np.arange(length.max())
+    total = np.zeros(len(rows)) if problem.counts is None else problem.counts.reshape(-1)[rows]
+    p = problem.probability[np.minimum(first[:, None] + place, len(problem.probability) - 1)]
+    return np.where((place < length[:, None]) & (total > 0)[:, None], np.rint(p * total[:, None]), 0.0)

@@ -11,7 +11,17 @@ from deeprok.uncertainty.models import (
     parse_values,
     sample_box,
 )
-from deeprok.uncertainty.radii import RULES, LevelRule, hoeffding, likelihood_ratio, weissman
+from deeprok.uncertainty.radii import (
+    RULES,
+    LevelRule,
+    anytime_l1,
+    anytime_likelihood,
+    anytime_linf,
+    entrywise,
+    hoeffding,
+    likelihood_ratio,
+    weissman,
+)
 from deeprok.uncertainty.sets import SETS, AmbiguitySet, WorstCase, on_support, optimistic
 from deeprok.uncertainty.sets.divergence import burg, entropic, kl
 from deeprok.uncertainty.sets.ellipsoid import check_weights, chi2, ellipsoid, l2
@@ -36,6 +46,9 @@ __all__ = [
     "LevelRule",
     "ModelSet",
     "WorstCase",
+    "anytime_l1",
+    "anytime_likelihood",
+    "anytime_linf",
     "burg",
     "check_cost",
     "check_interval",
@@ -45,6 +58,7 @@ __all__ = [
     "cvar",
     "ellipsoid",
     "entropic",
+    "entrywise",
     "finite",
     "from_box",
     "from_list",

@@ -276,7 +276,7 @@ BURG = AmbiguitySet(
     radius_check("burg"),
     nominal_level=0.0,
     reach="worst",
-    level_rules=("likelihood_ratio",),
+    level_rules=("anytime_likelihood", "likelihood_ratio"),
     shared=by_prices(_tilt_burg, keeps_support=False),
 )
 ENTROPIC = AmbiguitySet(

@@ -333,7 +333,7 @@ L1 = AmbiguitySet(
     radius_check("l1"),
     nominal_level=0.0,
     reach="worst",
-    level_rules=("weissman", "hoeffding"),
+    level_rules=("anytime_l1", "weissman", "hoeffding"),
     weighted=WEIGHTED_L1,
     shared=SharedBudget(l1_best_policy, l1_of_policy),
     worst_values=l1_rows,
@@ -346,4 +346,11 @@ TV = AmbiguitySet(
     shared=SharedBudget(_half(l1_best_policy), _half(l1_of_policy)),
     worst_values=_tv_rows,
 )
-LINF = AmbiguitySet(linf, radius_check("linf"), nominal_level=0.0, reach="all", tangent=linf_tangent)
+LINF = AmbiguitySet(
+    linf,
+    radius_check("linf"),
+    nominal_level=0.0,
+    reach="all",
+    level_rules=("anytime_linf", "entrywise"),
+    tangent=linf_tangent,
+)
