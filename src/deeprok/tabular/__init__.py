@@ -3,6 +3,9 @@
 | file | what it is |
 |---|---|
 | `model`, `samples`, `files` | models as lists of transitions: from arrays, from samples, from and to CSV files |
+| `counts`, `known` | logs of transitions, from arrays and CSV files; what is known of transitions that were not seen |
+| `confidence`, `credible` | ambiguity sets from counts; policies with a guaranteed value |
+| `validation` | the size of sets by validation |
 | `setting` | the arguments of `solve` and `evaluate`, and their checks |
 | `layout` | memory layout of a model on the device |
 | `operator` | the robust Bellman operator |
@@ -20,6 +23,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from deeprok.tabular.confidence import COUNT_SETS, CountedModel, Guarantee, from_counts, solve_best, solve_counts
+    from deeprok.tabular.counts import Counts, Possible, count_transitions, read_counts, read_support
     from deeprok.tabular.files import read_csv, write_csv
     from deeprok.tabular.gymnasium import from_gymnasium
     from deeprok.tabular.model import RMDP, from_arrays, from_models, from_successors, from_transitions
@@ -27,28 +32,44 @@ if TYPE_CHECKING:
     from deeprok.tabular.setting import TABULAR_SETS
     from deeprok.tabular.solution import Solution, evaluate, solve
     from deeprok.tabular.sweep import Sweep, sweep_radii
+    from deeprok.tabular.validation import Validation, validate_counts
 
 __all__ = [
+    "COUNT_SETS",
     "RMDP",
     "TABULAR_SETS",
+    "CountedModel",
+    "Counts",
+    "Guarantee",
+    "Possible",
     "Solution",
     "Sweep",
+    "Validation",
+    "count_transitions",
     "evaluate",
     "from_arrays",
+    "from_counts",
     "from_gymnasium",
     "from_models",
     "from_samples",
     "from_successors",
     "from_transitions",
     "radii",
+    "read_counts",
     "read_csv",
+    "read_support",
     "solve",
+    "solve_best",
+    "solve_counts",
     "sweep_radii",
+    "validate_counts",
     "write_csv",
 ]
 
 #: File -> its public names, imported when one is asked for: a list of the problems needs no JAX.
 _FILES = {
+    "confidence": ("COUNT_SETS", "CountedModel", "Guarantee", "from_counts", "solve_best", "solve_counts"),
+    "counts": ("Counts", "Possible", "count_transitions", "read_counts", "read_support"),
     "files": ("read_csv", "write_csv"),
     "gymnasium": ("from_gymnasium",),
     "model": ("RMDP", "from_arrays", "from_models", "from_successors", "from_transitions"),
@@ -56,6 +77,7 @@ _FILES = {
     "setting": ("TABULAR_SETS",),
     "solution": ("Solution", "evaluate", "solve"),
     "sweep": ("Sweep", "sweep_radii"),
+    "validation": ("Validation", "validate_counts"),
 }
 
 

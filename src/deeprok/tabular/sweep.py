@@ -94,8 +94,8 @@ def sweep_radii(
         if evaluated:
             # The nominal policy is deterministic: a shared budget is spent on its one action.
             alone: Setting = {**against, "rect": "sa"}
-            row.append(_value_of(problem, robust.policy, absent, tol, report)[state])
-            row.append(_value_of(problem, plain.policy, alone, tol, report)[state])
+            row.append(value_of_policy(problem, robust.policy, absent, tol, report)[state])
+            row.append(value_of_policy(problem, plain.policy, alone, tol, report)[state])
         rows.append(tuple(row))
     columns = [np.array(column) for column in zip(*rows, strict=True)]
     bound = max(x.error_bound for x in (plain, *found))
@@ -114,8 +114,16 @@ def _at(found: Solution, state: int) -> float:
     return float(found.values[(0, state) if found.values.ndim == 2 else state])
 
 
-def _value_of(problem: RMDP, policy: np.ndarray, setting: Setting, tol: float, advance: Advance) -> np.ndarray:
-    """[S] the values of a policy; with a horizon it has one decision rule for each stage."""
+def value_of_policy(problem: RMDP, policy: np.ndarray, setting: Setting, tol: float, advance: Advance) -> np.ndarray:
+    """[S] the values of a policy, at the first decision if there is a horizon.
+
+    Args:
+      problem: the nominal model.
+      policy: [S] or [S, A]; with a horizon one for each stage.
+      setting: as in `solve`.
+      tol: the error bound to reach.
+      advance: called with the fraction of the work done since its last call.
+    """
     horizon, discount = setting.get("horizon"), setting.get("discount", 0.99)
     if horizon is None:
         return evaluate(problem, policy, tol, advance, **setting).values
