@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import math
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import tyro
 
 from deeprok.core import cache
-from deeprok.core.errors import DeeprokError
+from deeprok.core.errors import DeeprokError, shown
 
 # It is tyro's own affair what it has here; where it has nothing, its longer words are seen.
 events: Any = getattr(tyro, "_errors", None)
@@ -22,6 +25,8 @@ PATH = tyro.conf.arg(metavar="PATH")
 COUNT = tyro.conf.arg(metavar="N")
 JOBS = tyro.conf.arg(metavar="N", help_behavior_hint="(default: one for each core)")
 RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+
+_MOST_VALUES = 10_000  # of a range
 
 #: What the word for a value in a help text stands for.
 _WANTED = {"INT": "a whole number", "N": "a whole number", "ID": "a whole number", "FLOAT": "a number"}
@@ -96,6 +101,37 @@ def _values(name: str, words: Sequence[str]) -> Iterator[str]:
             if word.startswith("--"):
                 break
             yield word
+
+
+def range_of(name: str, text: str | None) -> float | np.ndarray | None:
+    """One number, the numbers of LOW:HIGH:COUNT, or None; raises with the option's name if it is neither."""
+    if text is None:
+        return None
+    parts = text.split(":")
+    try:
+        if len(parts) == 1 and math.isfinite(float(text)):
+            return float(text)
+        low, high, count = float(parts[0]), float(parts[1]), int(parts[2])
+        if len(parts) > 3 or not 2 <= count <= _MOST_VALUES or not -math.inf < low < high < math.inf:
+            raise ValueError
+    except (ValueError, IndexError):
+        raise DeeprokError(
+            f"{name} is {shown(text)}; it must be a finite number, or LOW:HIGH:COUNT with LOW below HIGH and a COUNT of"
+            f" at least 2 and at most {_MOST_VALUES}"
+        ) from None
+    return np.linspace(low, high, count)
+
+
+def check_output(name: str, path: Path | None, *sources: str | Path) -> None:
+    """Raises if a file can't be written: there is no folder for it, or it is one of those that are read."""
+    if path is None:
+        return
+    if not os.path.isdir(path.parent):
+        raise DeeprokError(f"{name} is {path}, but there is no folder {path.parent}")
+    if os.path.isdir(path):
+        raise DeeprokError(f"{name} is {path}, which is a folder")
+    if os.path.exists(path) and any(os.path.exists(source) and path.samefile(source) for source in sources):
+        raise DeeprokError(f"{name} is {path}, the model itself; give another file")
 
 
 def no_options(command: str, words: Sequence[str]) -> None:

@@ -4,35 +4,38 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any, Optional, cast
 
 import numpy as np
 import tyro
 from rich.console import Console
 from rich.table import Table
 
-from deeprok.cli import streams
-from deeprok.cli.options import option_names
-from deeprok.core.errors import DeeprokError, shown
+from deeprok.cli import solve_counts, streams
+from deeprok.cli.options import check_output, option_names, range_of
+from deeprok.core.errors import DeeprokError
 from deeprok.core.files import write_atomically
-from deeprok.tabular import TABULAR_SETS, Solution, Sweep, read_csv, solve, sweep_radii, write_csv
+from deeprok.tabular import COUNT_SETS, TABULAR_SETS, Solution, Sweep, read_csv, solve, sweep_radii, write_csv
+from deeprok.tabular.known import RewardsBy
 from deeprok.tabular.literature import Names
 from deeprok.tabular.model import Support
 from deeprok.tabular.problems import Instance, is_name, parse
 from deeprok.tabular.setting import Objective, Rect, Setting
 from deeprok.tabular.solvers import Method
+from deeprok.tabular.validation import SplitBy
 from deeprok.training.progress import work_bar
 
 _SHOWN = 20  # states printed at most
 _FILE_DISCOUNT = 0.99
-_MOST_RADII = 10_000  # of a sweep
 
-_SET_HELP = f"Ambiguity set around each transition distribution: {', '.join(TABULAR_SETS)}."
+_SET_HELP = (
+    f"Ambiguity set around each transition distribution: {', '.join(TABULAR_SETS)}; with --counts"
+    f" {', '.join(COUNT_SETS)}."
+)
 _WITHOUT_LEVEL = [name for name, family in TABULAR_SETS.items() if not family.has_level]
 _RADIUS_HELP = f"Level of the set, or LOW:HIGH:COUNT for a sweep; the sets {' and '.join(_WITHOUT_LEVEL)} have none."
 
@@ -42,10 +45,13 @@ _RADIUS_HELP = f"Level of the set, or LOW:HIGH:COUNT for a sweep; the sets {' an
 class Solve:
     """Solve a robust MDP exactly: the best policy for the worst model of an ambiguity set.
 
-    For a range of radii, print and plot the price of robustness and the protection it gives.
+    For a range of radii, print and plot the price of robustness and the protection it gives. For a log of transitions
+    (--counts), find sets that hold the true model with a chosen confidence, and a policy with a guaranteed value.
     """
 
-    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+    model: Annotated[
+        Optional[str], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL", help_behavior_hint="(not with --counts)")
+    ] = None
     """A CSV file, a problem that 'deeprok problems' lists, or a table of Gymnasium: NAME or NAME:parameter=value,…"""
     set: Annotated[str, tyro.conf.arg(metavar="SET", help=_SET_HELP)] = "l1"
     radius: Annotated[Optional[str], tyro.conf.arg(metavar="RADIUS", help=_RADIUS_HELP)] = None
@@ -56,8 +62,12 @@ class Solve:
     """Discount γ, above 0 and below 1; 1 only with a horizon."""
     rect: Rect = "sa"
     """Rectangularity: a set for each state and action (sa), or a radius shared by the actions of a state (s)."""
-    support: Support = "nominal"
-    """Where mass may move: to nominal successors, also to those listed with probability 0, or to all states."""
+    support: Annotated[
+        Optional[str],
+        tyro.conf.arg(metavar="SUPPORT", help_behavior_hint="(default: nominal; all with --counts)"),
+    ] = None
+    """Where mass may move: to nominal successors, also to those listed with probability 0, or to all states. With
+    --counts: all states, seen, or a CSV file of the possible successors."""
     objective: Objective = "robust"
     """The worst case, the best case, or the nominal model."""
     method: Annotated[
@@ -79,14 +89,51 @@ class Solve:
         Optional[Path], tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: sweep-NAME.png; none with --json)")
     ] = None
     """PNG file for the plot of a sweep."""
+    counts: Annotated[Optional[Path], tyro.conf.arg(metavar="FILE")] = None
+    """CSV file with a log of transitions in place of MODEL: state, action, next_state, and reward, count, episode."""
+    confidence: float = 0.95
+    """With --counts: probability that all sets hold the true model."""
+    rule: Annotated[Optional[str], tyro.conf.arg(metavar="RULE", help_behavior_hint="(default: the set's first)")] = (
+        None
+    )
+    """With --counts: how radii follow from counts, such as weissman, if the number of samples was fixed in advance."""
+    rewards: RewardsBy = "transition"
+    """With --counts: what rewards depend on; those by state-action need not be known for unseen successors."""
+    reward_low: Annotated[Optional[float], tyro.conf.arg(metavar="FLOAT")] = None
+    """With --counts: the least that a reward can be, for transitions whose reward is not known."""
+    reward_high: Annotated[Optional[float], tyro.conf.arg(metavar="FLOAT")] = None
+    """With --counts: the most that a reward can be, for noisy rewards."""
+    prior: float = 1.0
+    """With --counts and the set bayes: parameter of the Dirichlet prior for each possible successor."""
+    shape: Annotated[str, tyro.conf.arg(metavar="SHAPE", help=solve_counts.SHAPE_HELP)] = "l1"
+    validate: bool = False
+    """With --counts: choose the size of the sets by validation, without a guarantee."""
+    factors: Annotated[
+        Optional[str], tyro.conf.arg(metavar="LOW:HIGH:COUNT", help_behavior_hint="(default: from 0 to 1)")
+    ] = None
+    """With --validate: factors of the radii to try."""
+    splits: Annotated[int, tyro.conf.arg(metavar="N")] = 10
+    """With --validate: how often the log is split in halves."""
+    split_by: Annotated[
+        Optional[SplitBy], tyro.conf.arg(help_behavior_hint="(default: episodes if the log has them)")
+    ] = None
+    """With --validate: what is split."""
+    seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """With --counts: of the draws from a posterior, and of the splits."""
 
 
 def run(words: Sequence[str]) -> None:
     """Runs the command."""
     options = tyro.cli(Solve, args=words, prog="deeprok solve")
-    radii = _radii(options.radius)
+    if options.counts is not None:
+        solve_counts.run(options, options.counts)
+        return
+    solve_counts.refuse_without_counts(options)
+    if options.model is None:
+        raise DeeprokError("MODEL or --counts must be given; 'deeprok solve --help' tells more")
+    radii = range_of("radius", options.radius)
     sweeping = isinstance(radii, np.ndarray)
-    _check(options, sweeping)
+    _check(options, options.model, sweeping)
     problem = _load(options.model)
     if not 0 <= options.state < problem.model.states:
         raise DeeprokError(f"state is {options.state}; there are the states 0 to {problem.model.states - 1}")
@@ -122,26 +169,7 @@ def options() -> set[str]:
 # --- options -------------------------------------------------------------------------------------------
 
 
-def _radii(text: str | None) -> float | np.ndarray | None:
-    """One radius, the radii of a sweep, or None."""
-    if text is None:
-        return None
-    parts = text.split(":")
-    try:
-        if len(parts) == 1 and math.isfinite(float(text)):
-            return float(text)
-        low, high, count = float(parts[0]), float(parts[1]), int(parts[2])
-        if len(parts) > 3 or not 2 <= count <= _MOST_RADII or not -math.inf < low < high < math.inf:
-            raise ValueError
-    except (ValueError, IndexError):
-        raise DeeprokError(
-            f"radius is {shown(text)}; it must be a finite number, or LOW:HIGH:COUNT with LOW below HIGH and a COUNT of"
-            f" at least 2 and at most {_MOST_RADII}"
-        ) from None
-    return np.linspace(low, high, count)
-
-
-def _check(options: Solve, sweeping: bool) -> None:
+def _check(options: Solve, model: str, sweeping: bool) -> None:
     """Raises if options contradict each other, before anything is computed."""
     if sweeping and (options.objective == "nominal" or options.set in _WITHOUT_LEVEL):
         what = "objective is nominal" if options.objective == "nominal" else f"the set {options.set} has no radius"
@@ -154,12 +182,7 @@ def _check(options: Solve, sweeping: bool) -> None:
     if options.plot and options.plot.suffix.lower() != ".png":
         raise DeeprokError(f"--plot is {options.plot}; it must be a .png file")
     for name, path in (("--worst-model", options.worst_model), ("--plot", options.plot)):
-        if path and not os.path.isdir(path.parent):
-            raise DeeprokError(f"{name} is {path}, but there is no folder {path.parent}")
-        if path and os.path.isdir(path):
-            raise DeeprokError(f"{name} is {path}, which is a folder")
-        if path and os.path.exists(path) and os.path.exists(options.model) and path.samefile(options.model):
-            raise DeeprokError(f"{name} is {path}, the model itself; give another file")
+        check_output(name, path, model)
 
 
 def _load(text: str) -> Instance:
@@ -179,7 +202,7 @@ def _setting(problem: Instance, options: Solve, radius: float | None) -> Setting
         radius=radius,
         discount=problem.discount if options.discount is None else options.discount,
         rect=options.rect,
-        support=options.support,
+        support=cast(Support, options.support or "nominal"),
         objective=options.objective,
         horizon=options.horizon,
     )
@@ -210,7 +233,9 @@ def _headline(problem: Instance, options: Solve, radius: str) -> str:
     nature = "nominal model"
     if options.objective != "nominal":
         rect = "" if options.rect == "sa" else ", shared by the actions of a state"
-        reach = {"nominal": "", "listed": ", to any listed state", "all": ", to any state"}[options.support]
+        reach = {"nominal": "", "listed": ", to any listed state", "all": ", to any state"}[
+            setting["support"] or "nominal"
+        ]
         nature = f"{options.objective}, {options.set}{radius}{rect}{reach}"
     stages = f" · {options.horizon} decisions" if options.horizon else ""
     return f"[bold]{problem.name}[/bold] · {counts} · {nature} · discount {setting['discount']:g}{stages}"
