@@ -289,6 +289,20 @@ def test_guarantees_hold_as_often_as_they_say(make: Make, set: str, rule: str | 
     assert found.mean() >= 0.9
 
 
+@pytest.mark.parametrize("set", ["kl", "likelihood"])
+def test_asymptotic_sets_do_with_many_samples(set: str) -> None:
+    rng = np.random.default_rng(9)
+    p, r = 0.2 + 0.4 * rng.dirichlet(np.ones(3), (3, 2)), rng.random((3, 2, 3))
+    logs = [log_of(visits, r) for visits in rng.multinomial(300, p, (200, 3, 2))]
+    models = [from_counts(log, 0.9, set, "likelihood_ratio") for log in logs]
+    assert held(models, p, r, 0.8).mean() >= 0.9
+    # They are not much larger than needed: the truth lies outside of some.
+    centre = np.array([model.problem.dense()[0] for model in models])
+    distance = rel_entr(p, centre) if set == "kl" else rel_entr(centre, p)
+    inside = (distance.sum(-1) <= [model.radius for model in models]).all((1, 2))
+    assert 0.85 < inside.mean() < 0.98
+
+
 @pytest.mark.parametrize("make", [fixed_logs, trajectories])
 def test_without_what_was_never_seen_they_would_not(make: Make) -> None:
     """The bad state is rare: nature kept to what a log shows is too kind."""
