@@ -6,13 +6,14 @@ The references are those of the study `environments`: exact or best-known polici
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from deeprok.evaluation.grid import evaluate
 from studies import defaults_page
 from studies.engine import Done, Found, Options, Run, Session, Study, numbers_file
-from studies.exam import Exam
+from studies.exam import EPSILON, PAPER_GRID, Exam
 from studies.measured import EXAM, Scored, measure_rows, of_agent, references, scores
 from studies.plan import Comparison, Row
 from studies.screening import EPSILONS, case_of, cells_episodes
@@ -21,6 +22,10 @@ from studies.screening import EPSILONS, case_of, cells_episodes
 AGENTS = ("ddqn", "ddqn_dr", "rtd_dqn", "deep_rok")
 #: Those where an action is a choice; the deep sea is a test of exploration.
 ENVS = ("ferry", "market", "mountain_car", "road", "swing_up", "rocket", "acrobot", "cartpole", "hard_cartpole")
+
+#: Where there is a preset that was tuned for the environment, and the results of that preset.
+TUNED_ENV = "cartpole"
+_TUNED = Path(__file__).parent.parent / "docs" / "results" / "results.json"
 
 # How long parts of the work take, in seconds on one core. Only their ratios count, for the time left.
 _TRAINING = {"ddqn": 10.0, "ddqn_dr": 10.0, "rtd_dqn": 30.0, "deep_rok": 75.0}
@@ -40,7 +45,16 @@ def examined(runs: list[Run], env: str, episodes: int) -> Scored:
         result = evaluate(folders, case_of(env).axes, episodes, epsilon, keep="last")
         for one in result.per_seed:
             found[str(one.seed)][f"{epsilon:g}"] = scores(one.mean_return, one.success)
+    if env == TUNED_ENV:
+        for one in evaluate(folders, PAPER_GRID, episodes, EPSILON, keep="last").per_seed:
+            found[str(one.seed)]["paper"] = scores(one.mean_return, one.success)
     return found
+
+
+def tuned_successes(agents: Sequence[str]) -> dict[str, list[float]]:
+    """The success of each seed of the paper's experiment with the preset `tuned`, by agent."""
+    stored = json.loads(_TUNED.read_text())["agents"]
+    return {agent: stored[agent]["per_seed"]["success"] for agent in agents}
 
 
 def measure(
@@ -62,6 +76,7 @@ def measure(
         "episodes": episodes,
         "epsilons": list(EPSILONS),
         "references": references(ENVS),
+        "tuned": {"env": TUNED_ENV, "epsilon": EPSILON, "success": tuned_successes(AGENTS)},
     }
     planned = {
         env: {

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
+from scipy import stats
 
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config, make_config
@@ -20,6 +21,7 @@ from studies import defaults, defaults_page, measured, plan
 from studies.__main__ import STUDIES
 from studies.engine import Options, Run, run_study
 from studies.screening import Case, case_of
+from studies.statistics import iqm
 
 ENVS, AGENTS, EPSILONS = ("market", "ferry"), ("ddqn",), (0.05,)
 EVERY_ENV, EVERY_AGENT = defaults.ENVS, defaults.AGENTS
@@ -225,6 +227,7 @@ def sample() -> dict[str, Any]:
         "episodes": 100,
         "epsilons": [0.05, 0.0],
         "references": {"road": known(-10.0, 30.0), "rocket": known(2.0, 4.0)},
+        "tuned": {"env": "cartpole", "epsilon": 0.1, "success": {"ddqn": [0.9, 0.94], "deep_rok": [0.5]}},
         "rows": {
             "road": {"ddqn": seeds(-10.0, 10.0, 30.0), "deep_rok": seeds(28.0, 28.0, 40.0)},
             "rocket": {"ddqn": seeds(1.0), "deep_rok": seeds()},
@@ -254,6 +257,51 @@ def test_page_of_a_sample() -> None:
     assert max(map(len, (line for line in page.splitlines() if not line.startswith("|")))) <= 130
     first, second = defaults_page.short_tables(sample())
     assert (first[0], second[0], len(first)) == ("ε = 0.05", "ε = 0", 2 + 3)
+
+
+def test_the_page_compares_with_the_tuned_preset_where_there_is_one() -> None:
+    assert "tuned for Cart-Pole" not in defaults_page.page(sample())
+    found = sample()
+    for env in ("references", "rows"):
+        found[env]["cartpole"] = found[env]["road"]
+    for success, its in zip((0.9, 0.95, 1.0), found["rows"]["cartpole"]["ddqn"]["seeds"].values(), strict=True):
+        its["paper"] = {"success": success}
+    found["rows"]["cartpole"]["deep_rok"]["seeds"] = {}
+    (line,) = [line for line in defaults_page.page(found).splitlines() if line.startswith("| Double-DQN |")]
+    agent, seeds, default, _, tuned, _, change = (cell.strip() for cell in line.split("|")[1:-1])
+    assert (agent, seeds, default, tuned) == ("Double-DQN", "3 and 2", "95.0", "92.0")
+    # Welch: variances 0.0025 / 3 and 0.0008 / 2.
+    error, freedom = 0.0012333**0.5, 0.0012333**2 / (0.00083333**2 / 2 + 0.0004**2)
+    half = stats.t.ppf(0.975, freedom) * error
+    assert change == f"+3.0 ({3 - 100 * half:+.1f} – {3 + 100 * half:+.1f})"
+
+
+@pytest.mark.parametrize("env", ["cartpole", "ferry"])
+def test_cartpole_is_examined_on_the_papers_grid_too(monkeypatch: pytest.MonkeyPatch, env: str) -> None:
+    asked: list[Any] = []
+
+    def evaluate(folders: list[str], grid: Any, episodes: int, epsilon: float, keep: str) -> Any:
+        asked.append((folders, grid, episodes, epsilon, keep))
+        each = [SimpleNamespace(seed=seed, mean_return=np.ones(2), success=np.full(2, 0.5)) for seed in (3, 4)]
+        return SimpleNamespace(per_seed=each)
+
+    monkeypatch.setattr(defaults, "evaluate", evaluate)
+    its: Any = [SimpleNamespace(seed=seed, folder=f"seed-{seed}") for seed in (3, 4)]
+    found = defaults.examined(its, env, 7)
+    more = {"paper"} if env == "cartpole" else set()
+    assert {seed: set(scores) for seed, scores in found.items()} == {seed: {"0.05", *more} for seed in ("3", "4")}
+    if more:
+        assert found["4"]["paper"]["success"] == 0.5
+        grid = "pole_length=0.2:1.4:7,cart_mass=0.1:7:7"
+        assert asked[-1] == (["seed-3", "seed-4"], grid, 7, 0.1, "last")
+
+
+def test_results_of_the_tuned_preset_are_those_of_its_page() -> None:
+    path = Path(__file__).parent.parent / "docs" / "results" / "results.json"
+    agents = json.loads(path.read_text())["agents"]
+    for agent, success in defaults.tuned_successes(EVERY_AGENT).items():
+        assert (agents[agent]["preset"], len(success)) == ("tuned", 20)
+        assert iqm(np.array(success)) == pytest.approx(agents[agent]["iqm_success"])
 
 
 def test_figure_of_a_sample() -> None:

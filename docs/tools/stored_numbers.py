@@ -78,6 +78,7 @@ def values() -> dict[str, Any]:
         "shares": shares,
         "reach": reach,
         "default_success": default_success,
+        "on_paper_grid": on_paper_grid,
         "seeds_of": lambda row: str(row["seeds"]),
         "min": min,
         "max": max,
@@ -267,6 +268,15 @@ def default_success(agent: str, env: str) -> str:
     epsilon = f"{found['epsilons'][0]:g}"
     seeds = found["rows"][env][agent]["seeds"].values()
     return percent(statistics.mean(seed[epsilon]["success"] for seed in seeds), 0)
+
+
+def on_paper_grid(agent: str) -> str:
+    """Mean success over seeds on the paper's grid, with the preset `default` and with `tuned`."""
+    found = values()["defaults"]
+    tuned = found["tuned"]
+    seeds = found["rows"][tuned["env"]][agent]["seeds"].values()
+    each = [seed["paper"]["success"] for seed in seeds], tuned["success"][agent]
+    return " and ".join(percent(statistics.mean(one), 1) for one in each)
 
 
 def computed(expression: str) -> str:
