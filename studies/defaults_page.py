@@ -173,9 +173,9 @@ references: starts, random actions and noise are equal. {diverged(found)}{missin
 
 The numbers of the preset were chosen with RTD-DQN and Deep-RoK, on other seeds than these and on models further inside
 the box. Double-DQN has the same ones, where it reads them. Weights are chosen by the worst of held-out models of the
-box for every agent, also for Double-DQN, which learns on the nominal model alone. Four earlier variants of Deep-RoK were
-measured on these seeds, one of them on two environments only. Their poor results on Cart-Pole led to the joint update,
-to a smaller prior covariance, to more observation noise, and to early weights that are compared at the end.
+box for every agent, also for Double-DQN, which learns on the nominal model alone. Four earlier variants of Deep-RoK
+were measured on these seeds, one of them on two environments only. Their poor results on Cart-Pole led to the joint
+update, to a smaller prior covariance, to more observation noise, and to early weights that are compared at the end.
 
 ## With random actions
 
