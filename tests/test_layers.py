@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 
 #: Lowest first: a module imports from its own layer and from those before it.
 LAYERS = (
-    *("core", "environments", "uncertainty", "estimators", "agents", "runs", "plot"),
+    *("core", "environments", "uncertainty", "identification", "estimators", "agents", "runs", "plot"),
     *("evaluation", "training", "cli"),
 )
 #: Beside the layers: what `deeprok.tabular` may import, which nothing but the command line imports.

@@ -1,9 +1,11 @@
-"""Data frames, for those who have pandas."""
+"""Data frames and parquet files, for those who have pandas."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,3 +20,20 @@ def make_frame(columns: Mapping[str, np.ndarray]) -> Any:
     except ImportError as error:
         raise DeeprokError("data frames need the extra: pip install 'deeprok[frame]'") from error
     return pandas.DataFrame(dict(columns))
+
+
+def read_parquet(path: Path, content: bytes) -> Any:
+    """A pandas `DataFrame` of a parquet file's content; a clear error where pandas or pyarrow is not installed.
+
+    Args:
+      path: the file, for messages.
+      content: what it holds.
+    """
+    try:
+        pandas, arrow = import_module("pandas"), import_module("pyarrow")
+    except ImportError as error:
+        raise DeeprokError("parquet files need the extra: pip install 'deeprok[frame]'") from error
+    try:
+        return pandas.read_parquet(io.BytesIO(content))
+    except (arrow.ArrowException, OSError, ValueError) as error:
+        raise DeeprokError(f"can't read {path}: it is not a parquet file") from error
