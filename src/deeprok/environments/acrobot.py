@@ -86,6 +86,7 @@ def acrobot(horizon: int = 500) -> Environment:
         actions=Choices(("clockwise", "none", "anticlockwise")),
         horizon=horizon,
         success_return=-float(horizon),
+        state_of=lambda obs: jnp.stack([jnp.arctan2(obs[1], obs[0]), jnp.arctan2(obs[3], obs[2]), obs[4], obs[5]]),
     )
 
 

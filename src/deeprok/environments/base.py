@@ -95,6 +95,8 @@ class Environment(NamedTuple):
       grid: the states to solve it on, where they have few coordinates; None if it can't be solved so.
       past: the steps that its observations hold beside the present one (`deeprok.environments.wrappers.with_memory`);
         None if they hold the present alone.
+      state_of: `obs -> state`, the state that an observation stands for, by which logs of a real system are compared
+        with it; None if the observation is the state itself, or does not determine it.
     """
 
     name: str
@@ -108,6 +110,7 @@ class Environment(NamedTuple):
     success_return: float
     grid: StateGrid | None = None
     past: Past[Environment] | None = None
+    state_of: Callable[[jax.Array], Any] | None = None
 
 
 #: What most of the package takes; a `HostEnvironment` has no `reset` and no `step`.

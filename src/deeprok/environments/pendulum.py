@@ -35,6 +35,11 @@ def observe(state: jax.Array) -> jax.Array:
     return jnp.stack([jnp.cos(angle), jnp.sin(angle), speed])
 
 
+def angle_and_speed(obs: jax.Array) -> jax.Array:
+    """The state that an observation stands for."""
+    return jnp.stack([jnp.arctan2(obs[1], obs[0]), obs[2]])
+
+
 def start_anywhere(key: jax.Array) -> jax.Array:
     """A rod at any angle, that turns at up to 1 rad/s either way."""
     return jax.random.uniform(key, (2,), minval=-1.0) * jnp.array([math.pi, 1.0])
@@ -86,6 +91,7 @@ def pendulum(horizon: int = 200) -> Environment:
         actions=Interval((-1.0,), (1.0,)),
         horizon=horizon,
         success_return=-400.0,
+        state_of=angle_and_speed,
     )
 
 

@@ -86,6 +86,7 @@ def road(horizon: int = 200) -> Environment:
         # A crash returns at most −1, a car still on its way the cost of its steps: an arrival is above both.
         success_return=max(-1.0, 0.5 - _STEP_COST * horizon),
         grid=StateGrid((Axis("place", 0.0, _LENGTH, 201), Axis("speed", 0.0, _TOP_SPEED, 161))),
+        state_of=lambda obs: obs[:2],
     )
 
 

@@ -47,7 +47,8 @@ def rocket(horizon: int = 200) -> Environment:
 
     def observe(state: jax.Array) -> jax.Array:
         altitude, speed = state
-        return jnp.stack([altitude, jnp.sqrt(jnp.maximum(altitude, 0.0)), speed])
+        above = altitude > 0.0  # and so the root has a derivative on the ground, too
+        return jnp.stack([altitude, jnp.where(above, jnp.sqrt(jnp.where(above, altitude, 1.0)), 0.0), speed])
 
     def reset(key: jax.Array, params: Rocket) -> tuple[jax.Array, jax.Array]:
         del params
@@ -87,6 +88,7 @@ def rocket(horizon: int = 200) -> Environment:
             to_state=lambda coordinates: coordinates * jnp.stack([coordinates[0], jnp.ones(())]),
             from_state=lambda state: jnp.stack([jnp.sqrt(jnp.maximum(state[0], 0.0)), state[1]]),
         ),
+        state_of=lambda obs: jnp.stack([obs[0], obs[2]]),
     )
 
 

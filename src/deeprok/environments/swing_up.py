@@ -12,7 +12,15 @@ import jax
 import jax.numpy as jnp
 
 from deeprok.environments.base import Axis, Environment, EnvironmentPart, EpisodeSettings, Outcome, StateGrid
-from deeprok.environments.pendulum import SPEED_LIMIT, Pendulum, from_upright, observe, start_anywhere, swing
+from deeprok.environments.pendulum import (
+    SPEED_LIMIT,
+    Pendulum,
+    angle_and_speed,
+    from_upright,
+    observe,
+    start_anywhere,
+    swing,
+)
 from deeprok.environments.spaces import Choices
 
 _UPRIGHT = 0.3  # rad from upright
@@ -58,6 +66,7 @@ def swing_up(horizon: int = 200) -> Environment:
                 Axis("speed", -SPEED_LIMIT, SPEED_LIMIT, 201),
             )
         ),
+        state_of=angle_and_speed,
     )
 
 

@@ -110,9 +110,7 @@ def _read_csv(path: Path) -> dict[str, np.ndarray]:
     for i, row in enumerate(lines[1:], 1):
         if len(row) != len(header):
             raise DeeprokError(f"{path}, row {i}: there are {len(row)} values for {len(header)} columns")
-    return {
-        name: _numbers(np.array([row[k] for row in lines[1:]]), name, str(path)) for k, name in enumerate(header)
-    }
+    return {name: _numbers(np.array([row[k] for row in lines[1:]]), name, str(path)) for k, name in enumerate(header)}
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
@@ -159,7 +157,8 @@ def _check_columns(table: Table, needed: list[str], env: str, origin: str) -> No
     """All columns that are needed are there, whole and finite, and none of their kinds is there beside them."""
     if missing := [name for name in needed if name not in table]:
         raise DeeprokError(f"{origin} has no column {missing[0]}; a log of {env} has {', '.join(needed)}")
-    if surplus := [name for name in table if name.rpartition("_")[0] in ("obs", "next_obs", "action") and name not in needed]:
+    kinds = ("obs", "next_obs", "action")
+    if surplus := [name for name in table if name.rpartition("_")[0] in kinds and name not in needed]:
         raise DeeprokError(f"{origin} has a column {surplus[0]} too many; a log of {env} has {', '.join(needed)}")
     for name in needed:
         if len(bad := np.flatnonzero(~np.isfinite(table[name]))):
