@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -71,29 +72,47 @@ def played(
       flat_start: the noise of the first observation is taken off what is true instead of added to what is seen, as if
         nothing were known of the start.
     """
-    scale = np.array(env.observation_scale)
-    state_of = env.state_of or (lambda obs: obs)
-    most, episodes = max(lengths), len(lengths)
-
-    @jax.jit
-    def play(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        params = with_model(env.nominal, truth)
-        begin, act, step, noise = jax.random.split(key, 4)
-        _, first = env.reset(begin, params)
-        draws = jax.random.normal(noise, (2, most + 1, len(scale)))
-        actions = jax.vmap(env.actions.sample)(jax.random.split(act, most))
-        first = first - sensor * scale * draws[1, 0] if flat_start else first
-
-        def move(seen: jax.Array, now: Any) -> tuple[jax.Array, jax.Array]:
-            key, action, shock = now
-            following = env.step(key, state_of(seen), action, params).obs + process * scale * shock
-            return following, following
-
-        _, others = jax.lax.scan(move, first, (jax.random.split(step, most), actions, draws[0, 1:]))
-        return jnp.concatenate([first[None], others]) + sensor * scale * draws[1], actions
-
+    play = _player(env.reset, env.step, env.state_of, env.actions, env.nominal, env.observation_scale, max(lengths))
     with jax.enable_x64(True):
-        obs, action = map(np.array, jax.vmap(play)(jax.random.split(jax.random.key(seed), episodes)))
+        keys = jax.random.split(jax.random.key(seed), len(lengths))
+        numbers = {name: jnp.asarray(value, float) for name, value in truth.items()}
+        obs, action = map(np.array, play(keys, numbers, process, sensor, flat_start))
     for i, length in enumerate(lengths):
         obs[i, length + 1 :], action[i, length:] = 0, 0
     return Log(obs, action, np.array(lengths))
+
+
+@functools.cache
+def _player(reset: Any, step: Any, state_of: Any, actions: Any, nominal: Any, scale: Any, steps: int) -> Any:
+    """Compiled once for each environment, whatever the truth."""
+    state_of = state_of or (lambda obs: obs)
+    sizes = np.array(scale)
+
+    def play(key: jax.Array, truth: Any, process: Any, sensor: Any, flat_start: Any) -> tuple[jax.Array, jax.Array]:
+        params = with_model(nominal, truth)
+        begin, act, move_key, noise = jax.random.split(key, 4)
+        _, first = reset(begin, params)
+        draws = jax.random.normal(noise, (2, steps + 1, len(sizes)))
+        taken = jax.vmap(actions.sample)(jax.random.split(act, steps))
+        first = jnp.where(flat_start, first - sensor * sizes * draws[1, 0], first)
+
+        def move(seen: jax.Array, now: Any) -> tuple[jax.Array, jax.Array]:
+            key, action, shock = now
+            following = step(key, state_of(seen), action, params).obs + process * sizes * shock
+            return following, following
+
+        _, others = jax.lax.scan(move, first, (jax.random.split(move_key, steps), taken, draws[0, 1:]))
+        return jnp.concatenate([first[None], others]) + sensor * sizes * draws[1], taken
+
+    return jax.jit(jax.vmap(play, (0, None, None, None, None)))
+
+
+def as_table(log: Log) -> dict[str, np.ndarray]:
+    """The log's columns."""
+    alive = np.arange(log.action.shape[1]) < log.length[:, None]
+    episode, t = np.nonzero(alive)
+    action = log.action[alive].reshape(log.steps, -1)
+    columns = {"episode": episode, "t": t} | {f"action_{k}": action[:, k] for k in range(action.shape[1])}
+    for name, obs in (("obs", log.obs[:, :-1]), ("next_obs", log.obs[:, 1:])):
+        columns |= {f"{name}_{k}": obs[alive][:, k] for k in range(obs.shape[2])}
+    return columns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -41,8 +42,10 @@ class Dynamics(NamedTuple):
     scale: tuple[float, ...]  # [D] typical sizes of the observations
     random: tuple[bool, ...]  # [D] whether the environment itself is random there
 
-    def predict(self, theta: jax.Array, obs: jax.Array, action: jax.Array, key: jax.Array) -> Prediction:
-        """What follows an observation."""
+    def predict(
+        self, theta: jax.Array, obs: jax.Array, action: jax.Array, key: jax.Array, draws: int = _DRAWS
+    ) -> Prediction:
+        """What follows an observation, by so many draws where the environment itself is random."""
         params = with_model(self.nominal, dict(zip(self.names, theta, strict=True)))
 
         def outcome(seen: jax.Array, key: jax.Array) -> jax.Array:
@@ -51,7 +54,7 @@ class Dynamics(NamedTuple):
         if not any(self.random):
             size = len(self.scale)
             return Prediction(outcome(obs, key), jax.jacfwd(outcome)(obs, key), jnp.zeros((size, size)))
-        keys = jax.random.split(key, _DRAWS)
+        keys = jax.random.split(key, draws)
 
         def mean(seen: jax.Array) -> tuple[jax.Array, jax.Array]:
             drawn = jax.vmap(outcome, (None, 0))(seen, keys)
@@ -59,7 +62,7 @@ class Dynamics(NamedTuple):
 
         slope, drawn = jax.jacfwd(mean, has_aux=True)(obs)
         centred = drawn - drawn.mean(axis=0)
-        return Prediction(drawn.mean(axis=0), slope, centred.T @ centred / (_DRAWS - 1))
+        return Prediction(drawn.mean(axis=0), slope, centred.T @ centred / (draws - 1))
 
 
 def make_dynamics(env: Environment, names: tuple[str, ...]) -> Dynamics:
@@ -69,10 +72,28 @@ def make_dynamics(env: Environment, names: tuple[str, ...]) -> Dynamics:
       env: the environment.
       names: the parameters that are arguments.
     """
-    state_of = env.state_of or (lambda obs: obs)
     numbers = {field.name: float(getattr(env.nominal, field.name)) for field in dataclasses.fields(env.nominal)}
     nominal = dataclasses.replace(env.nominal, **numbers)
-    scale = np.asarray(env.observation_scale)
+    state_of, scale = env.state_of or _itself, tuple(env.observation_scale)
+    random = _random_coordinates(env.reset, env.step, state_of, env.actions, nominal, scale)  # type: ignore[arg-type]
+    if random is None:
+        wrong = "what its state_of makes of an observation" if env.state_of else "its observation"
+        raise DeeprokError(
+            f"env is '{env.name}', and {wrong} is not its state; identify needs Environment(…, state_of=…), the state "
+            "that an observation stands for, and can't be used where part of the state is not seen"
+        )
+    return Dynamics(env.step, state_of, nominal, names, scale, random)
+
+
+def _itself(obs: jax.Array) -> jax.Array:
+    return obs
+
+
+@functools.lru_cache(maxsize=8)
+def _random_coordinates(
+    reset: Any, step: Any, state_of: Any, actions: Any, nominal: Any, scale: tuple[float, ...]
+) -> tuple[bool, ...] | None:
+    """Which observations depend on random numbers; None if an observation does not determine the state."""
 
     @jax.jit
     def step_thrice(key: jax.Array) -> tuple[jax.Array, ...]:
@@ -81,29 +102,24 @@ def make_dynamics(env: Environment, names: tuple[str, ...]) -> Dynamics:
         reset_key, act_key, step_key, other_key = jax.random.split(key, 4)
 
         def move(now: tuple[Any, jax.Array], key: jax.Array) -> tuple[tuple[Any, jax.Array], None]:
-            outcome = env.step(key, now[0], env.actions.sample(key), params)
+            outcome = step(key, now[0], actions.sample(key), params)
             return (outcome.state, outcome.obs), None
 
-        (state, obs), _ = jax.lax.scan(move, env.reset(reset_key, params), jax.random.split(act_key, _TRIED_STEPS))
-        action, read = env.actions.sample(act_key), state_of(obs)
+        (state, obs), _ = jax.lax.scan(move, reset(reset_key, params), jax.random.split(act_key, _TRIED_STEPS))
+        action, read = actions.sample(act_key), state_of(obs)
         starts = ((step_key, state), (step_key, jax.tree.map(_alike, state, read)), (other_key, state))
-        return tuple(env.step(key, start, action, params).obs for key, start in starts)
+        return tuple(step(key, start, action, params).obs for key, start in starts)
 
     with jax.enable_x64(True):
         try:
             episodes = jax.random.split(jax.random.key(0), _TRIED_EPISODES)
             direct, read, other = map(np.asarray, jax.vmap(step_thrice)(episodes))
-            same = bool(np.all(np.abs(direct - read) <= _TOLERANCE * scale))
         except (TypeError, ValueError):  # it has another structure than the state
-            same = False
-    if not same:
-        wrong = "what its state_of makes of an observation" if env.state_of else "its observation"
-        raise DeeprokError(
-            f"env is '{env.name}', and {wrong} is not its state; identify needs Environment(…, state_of=…), the state "
-            "that an observation stands for, and can't be used where part of the state is not seen"
-        )
-    random = np.any(np.abs(direct - other) > _TOLERANCE * scale, axis=0)
-    return Dynamics(env.step, state_of, nominal, names, tuple(env.observation_scale), tuple(random.tolist()))
+            return None
+    margin = _TOLERANCE * np.array(scale)
+    if np.any(np.abs(direct - read) > margin):
+        return None
+    return tuple(np.any(np.abs(direct - other) > margin, axis=0).tolist())
 
 
 def _alike(own: Any, read: Any) -> jax.Array:

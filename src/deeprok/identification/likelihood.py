@@ -6,8 +6,9 @@
 with diagonal Q and R. One pass weighs one-step against many-step prediction by itself: the noisier the sensors, the
 longer the past that a prediction rests on.
 
-All unknowns stand in one vector x: the parameters θ (logarithms of those that are positive), then log Q, then log R.
-Where the environment itself is random, Q has only its least value: the two could not be told apart.
+All unknowns stand in one vector x: the parameters θ (logarithms of those that are positive), then Q, then R. Where the
+environment itself is random, Q has only its least value: the two could not be told apart. Variances are not taken as
+logarithms, because the steps of Fisher scoring are nearly exact for them, and because a likelihood has a slope at 0.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from deeprok.identification.log import Log
 _LEAST = 1e-5
 #: And the largest.
 _MOST = 10.0
+#: Of environments that are themselves random, where to begin is all that is asked.
+_FEW_DRAWS = 16
 #: Logs whose longest episodes differ by less share a compiled program.
 _STEPS = 32
 
@@ -85,26 +88,26 @@ class Unknowns(NamedTuple):
         """[D] the least variances."""
         return (_LEAST * np.array(self.dynamics.scale)) ** 2
 
-    def theta(self, x: jax.Array) -> jax.Array:
+    def theta(self, x: Any) -> Any:
         """θ [N]."""
-        arrays = x.__array_namespace__()
-        return arrays.where(np.array(self.positive), arrays.exp(x[: self.parameters]), x[: self.parameters])
+        arrays, positive, own = x.__array_namespace__(), np.array(self.positive), x[: self.parameters]
+        return arrays.where(positive, arrays.exp(arrays.where(positive, own, 0.0)), own)
 
     def noise(self, x: jax.Array) -> Noise:
         """Q and R."""
-        process, sensor = jnp.split(jnp.exp(x[self.parameters :]), [len(self.steady)])
+        process, sensor = jnp.split(x[self.parameters :], [len(self.steady)])
         return Noise(jnp.asarray(self.least).at[self.steady].set(process), sensor)
 
     def pack(self, theta: np.ndarray, process: np.ndarray, sensor: np.ndarray) -> np.ndarray:
         """The vector x; noises are brought between their ends."""
         logs = [np.log(t) if positive else t for t, positive in zip(theta, self.positive, strict=True)]
         low, high = self.noise_ends()
-        return np.concatenate([logs, np.clip(np.log([*process[self.steady], *sensor]), low, high)])
+        return np.concatenate([logs, np.clip([*process[self.steady], *sensor], low, high)])
 
     def noise_ends(self) -> tuple[np.ndarray, np.ndarray]:
         """The least and the largest that the noises in x can be."""
-        low = np.log(np.concatenate([self.least[self.steady], self.least]))
-        return low, low + 2 * np.log(_MOST / _LEAST)
+        low = np.concatenate([self.least[self.steady], self.least])
+        return low, low * (_MOST / _LEAST) ** 2
 
 
 def filter_episode(
@@ -213,7 +216,8 @@ def one_step_of(unknowns: Unknowns) -> Callable[[jax.Array, Data], tuple[jax.Arr
 
     It gives how likely the log then is [K], as if the sensors were exact, and the mean squared errors [K, D].
     """
-    predict, least, random = unknowns.dynamics.predict, unknowns.least, np.array(unknowns.dynamics.random)
+    predict = functools.partial(unknowns.dynamics.predict, draws=_FEW_DRAWS)
+    least, random = unknowns.least, np.array(unknowns.dynamics.random)
 
     def tried(theta: jax.Array, data: Data) -> tuple[jax.Array, jax.Array]:
         ahead = jax.vmap(jax.vmap(functools.partial(predict, theta)))(data.obs[:, :-1], data.action, data.keys)

@@ -1,0 +1,268 @@
+"""Parameters from logs: an estimate, ranges that hold the truth, plausible models, and whether the simulator fits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from deeprok.core.errors import DeeprokError, unknown
+from deeprok.environments import ENVIRONMENTS
+from deeprok.environments.base import AnyEnvironment, Environment, in_jax
+from deeprok.identification import result, words
+from deeprok.identification.checks import check_fit
+from deeprok.identification.dynamics import make_dynamics
+from deeprok.identification.fit import DIFFERENT, Bounds, Likelihood, Point, climb, maximise
+from deeprok.identification.likelihood import Innovations, Unknowns, as_data, innovations_of
+from deeprok.identification.log import Log, Table, read_log
+from deeprok.identification.region import (
+    MoreLikelyError,
+    Range,
+    Region,
+    bootstrap_estimates,
+    covariance_of,
+    directions,
+    information_of,
+    plausible_models,
+    profile_range,
+    simultaneous_quantile,
+)
+
+#: Steps that each unknown needs at least.
+_STEPS_EACH = 2
+#: Episodes that a bootstrap needs at least.
+_EPISODES = 5
+#: How often a better estimate that a profile finds is taken.
+_RESTARTS = 5
+#: A parameter outside the box is searched from a tenth of its nominal value to ten times that.
+_FACTOR = 10.0
+
+
+def identify(
+    env: str | AnyEnvironment,
+    data: str | Path | Table,
+    parameters: str | Sequence[str] | None = None,
+    confidence: float = 0.9,
+    bootstrap: int = 50,
+    models: int = 100,
+    seed: int = 0,
+    advance: Callable[[float], None] | None = None,
+) -> result.Identified:
+    """Finds the parameters of a system from a log of it.
+
+    The log's likelihood is that of an extended Kalman filter over the observations, with process and sensor noise as
+    further unknowns. It is maximised from many starts. The range of a parameter is where its profile likelihood is not
+    too small, at a level by which all ranges together hold the true parameters with the stated confidence.
+
+    Args:
+      env: an environment in JAX, its name, or `module:object`.
+      data: the log, as `read_log` takes it.
+      parameters: which parameters are unknown, as names or as text, a,b; by default those of the environment's box. The
+        others are nominal.
+      confidence: the probability that the ranges hold all true parameters.
+      bootstrap: how often episodes are resampled for the ranges to compare with, of 5 episodes or more; 0 for none.
+      models: how many plausible models to draw.
+      seed: seed of all random numbers.
+      advance: called with the fraction of the work done since its last call.
+
+    Example:
+      >>> found = deeprok.identify("cartpole", "log.csv", parameters="pole_length,cart_mass")
+      >>> found.box
+      {'pole_length': (0.571, 0.634), 'cart_mass': (1.41, 1.58)}
+      >>> found.save("identified.json")
+    """
+    _check(confidence, bootstrap, models, seed)
+    name, made = _environment(env)
+    chosen = _chosen(made, name, parameters)
+    log = read_log(data, made)
+    report = advance or (lambda part: None)
+    with jax.enable_x64(True):
+        likelihood, nominal = _likelihood(made, chosen, log)
+        best, optima = maximise(likelihood, nominal, seed, lambda part: report(0.4 * part))
+        region = _region(likelihood, best, optima, nominal, confidence, lambda part: report(0.3 * part))
+        unidentified = [each for each, one in zip(chosen, region.ranges, strict=True) if not one.closed]
+        times = bootstrap if len(log.length) >= _EPISODES else 0
+        again = bootstrap_estimates(likelihood, region.best, times, seed, lambda part: report(0.2 * part))
+        box = {each: ends for i, each in enumerate(chosen) if (ends := _box(made, likelihood, region, i))}
+        width, searched = likelihood.bounds.width[: len(chosen)], list(zip(*likelihood.bounds, strict=True))
+        limits = [box[each] if each in unidentified and each in box else searched[i] for i, each in enumerate(chosen)]
+        spread = covariance_of(information_of(region.best, likelihood), width, largest=1.0)
+        plausible = plausible_models(likelihood, region.best, spread, limits, confidence, models, seed)
+        innovations = innovations_of(likelihood.unknowns)(jnp.asarray(region.best.x), likelihood.data)
+        checks = check_fit(Innovations(*map(np.asarray, innovations)), log)  # type: ignore[arg-type]
+        process, sensor = (np.sqrt(each) for each in likelihood.unknowns.noise(jnp.asarray(region.best.x)))
+        report(0.1)
+
+    def natural(x: np.ndarray) -> dict[str, float]:
+        """Parameters as users know them."""
+        return dict(zip(chosen, np.asarray(likelihood.unknowns.theta(x)).tolist(), strict=True))
+
+    low, high = (natural(np.array([getattr(one, end) for one in region.ranges])) for end in ("low", "high"))
+    estimate = natural(region.best.x[: len(chosen)])
+    half = region.level * again.std(axis=0, ddof=1) if times > 1 else np.zeros(len(chosen))
+    lower, upper = (natural(region.best.x[: len(chosen)] + sign * half) for sign in (-1, 1))
+    return result.Identified(
+        env=name,
+        parameters={each: result.Estimate(estimate[each], low[each], high[each]) for each in chosen},
+        confidence=confidence,
+        unidentified=tuple(unidentified),
+        combinations=tuple(words.combinations(region.flat * width[:, None], chosen, likelihood.unknowns.positive)),
+        noise=result.Noise(tuple(process.tolist()), tuple(sensor.tolist())),
+        fit=result.Fit(
+            episodes=len(log.length),
+            steps=log.steps,
+            log_likelihood=float(region.best.score.log_likelihood),
+            optima=tuple(natural(point.x) for point in region.optima),
+            checks=checks,
+        ),
+        bootstrap={each: (lower[each], upper[each]) for each in chosen if times > 1 and each not in unidentified},
+        models={each: tuple(natural(x)[each] for x in plausible) for each in chosen},
+        box={each: _natural(ends, likelihood.unknowns.positive[chosen.index(each)]) for each, ends in box.items()},
+        notes=(
+            *(check.sentence for check in checks if check.misfit),
+            *words.notes(made, likelihood, region, half),
+            *([f"only {len(plausible)} of {models} plausible models were found"] if len(plausible) < models else ()),
+        ),
+    )
+
+
+def _natural(ends: tuple[float, float], positive: bool) -> tuple[float, float]:
+    return (float(np.exp(ends[0])), float(np.exp(ends[1]))) if positive else ends
+
+
+def _check(confidence: float, bootstrap: int, models: int, seed: int) -> None:
+    if not 0.5 <= confidence < 1:
+        raise DeeprokError(f"confidence is {confidence:g}; it must be at least 0.5 and below 1")
+    if bootstrap < 0:
+        raise DeeprokError(f"bootstrap is {bootstrap}; it must be at least 0")
+    if models < 1:
+        raise DeeprokError(f"models is {models}; it must be at least 1")
+    if not 0 <= seed < 2**32:
+        raise DeeprokError(f"seed is {seed}; it must be from 0 to 4294967295")
+
+
+def _environment(env: str | AnyEnvironment) -> tuple[str, Environment]:
+    """Its name, by which a run names it too, and the environment."""
+    if isinstance(env, str):
+        part = ENVIRONMENTS.find(env, "env")
+        return env, in_jax(part.make(part.settings()), "identify")
+    return env.name, in_jax(env, "identify")
+
+
+def _chosen(env: Environment, name: str, parameters: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The parameters that are unknown."""
+    known = [field.name for field in dataclasses.fields(env.nominal)]
+    if parameters is None:
+        if not env.box:
+            raise DeeprokError(f"{name} has no box of uncertain parameters; give parameters, of {', '.join(known)}")
+        return tuple(env.box)
+    listed = [each.strip() for each in (parameters.split(",") if isinstance(parameters, str) else parameters)]
+    if missing := [each for each in listed if each not in known]:
+        raise unknown("parameter in parameters", missing[0], known)
+    if twice := [each for each in listed if listed.count(each) > 1]:
+        raise DeeprokError(f"parameters names {twice[0]} twice; give each parameter once")
+    if not listed:
+        raise DeeprokError(f"parameters is empty; give some of {', '.join(known)}")
+    return tuple(listed)
+
+
+def _likelihood(env: Environment, names: tuple[str, ...], log: Log) -> tuple[Likelihood, np.ndarray]:
+    """The likelihood of a log, and the nominal parameters as x has them."""
+    fields = {field.name: field for field in dataclasses.fields(env.nominal)}
+    unknowns = Unknowns(make_dynamics(env, names), tuple(bool(fields[name].metadata["positive"]) for name in names))
+    count = unknowns.parameters + len(unknowns.noise_ends()[0])
+    if log.steps * len(env.observation_scale) < _STEPS_EACH * count:
+        raise DeeprokError(
+            f"data has {log.steps} steps; {len(names)} parameters and the noises of {len(env.observation_scale)} "
+            f"observations need {-(-_STEPS_EACH * count // len(env.observation_scale))} at least"
+        )
+    ends = np.array([_ends(env, name, positive) for name, positive in zip(names, unknowns.positive, strict=True)])
+    noise_low, noise_high = unknowns.noise_ends()
+    bounds = Bounds(np.concatenate([ends[:, 0], noise_low]), np.concatenate([ends[:, 1], noise_high]))
+    nominal = np.array([float(getattr(env.nominal, name)) for name in names])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return Likelihood(unknowns, bounds, as_data(log)), np.where(unknowns.positive, np.log(nominal), nominal)
+
+
+def _ends(env: Environment, name: str, positive: bool) -> tuple[float, float]:
+    """Between which values a parameter is searched, as x has them: its range, widened by its own width."""
+    nominal = float(getattr(env.nominal, name))
+    if name in env.box:
+        low, high = env.box[name]
+        low, high = (max(low - (high - low), low / _FACTOR) if positive else low - (high - low)), 2 * high - low
+    elif positive:
+        low, high = nominal / _FACTOR, nominal * _FACTOR
+    else:
+        low, high = nominal - _FACTOR * (abs(nominal) or 1.0), nominal + _FACTOR * (abs(nominal) or 1.0)
+    return (float(np.log(low)), float(np.log(high))) if positive else (low, high)
+
+
+def _region(
+    likelihood: Likelihood,
+    best: Point,
+    optima: list[Point],
+    nominal: np.ndarray,
+    confidence: float,
+    advance: Callable[[float], None],
+) -> Region:
+    """The estimate, of equally likely ones the nearest to the nominal model, and the ranges around it."""
+    count = likelihood.unknowns.parameters
+    width = likelihood.bounds.width[:count]
+    for attempt in range(_RESTARTS + 1):
+        deviations, vectors = directions(information_of(best, likelihood), width)
+        if np.any(deviations > 1):
+            best = _nearest(likelihood, best, nominal, vectors[:, deviations > 1])
+        information = information_of(best, likelihood)
+        deviations, vectors = directions(information, width)
+        covariance = covariance_of(information, width)
+        level = simultaneous_quantile(covariance, confidence)
+        ranges: list[Range] = []
+        try:
+            for i in range(count):
+                ranges.append(profile_range(likelihood, best, i, covariance, level, patient=attempt < _RESTARTS))
+                if attempt == 0:
+                    advance(1 / count)
+            break
+        except MoreLikelyError as error:
+            best = climb(likelihood.at, error.point.x, likelihood.bounds)
+    flat = vectors[:, deviations > 1]
+    optima = [point for point in optima if _apart((point.x - best.x)[:count] / width, flat)]
+    within = [p.x for p in optima if 2 * (best.score.log_likelihood - p.score.log_likelihood) <= level**2]
+    for i, (low, high, closed) in enumerate(ranges):  # a region in two parts is as wide as both
+        others = [x[i] for x in within]
+        ranges[i] = Range(min([low, *others]), max([high, *others]), closed)
+    return Region(best, optima, ranges, flat, level)
+
+
+def _apart(difference: np.ndarray, flat: np.ndarray) -> bool:
+    """Whether two optima are different ones: not merely places of a ridge that the log does not tell apart."""
+    return bool(np.abs(difference - flat @ (flat.T @ difference)).max() > DIFFERENT)
+
+
+def _nearest(likelihood: Likelihood, best: Point, nominal: np.ndarray, flat: np.ndarray) -> Point:
+    """Along directions that the log does not tell, the nearest point to the nominal model."""
+    count = len(nominal)
+    width = likelihood.bounds.width[:count]
+    start = best.x.copy()
+    start[:count] += width * (flat @ (flat.T @ ((nominal - best.x[:count]) / width)))
+    found = climb(likelihood.at, start, likelihood.bounds)
+    return found if found.score.log_likelihood > best.score.log_likelihood - 0.01 else best
+
+
+def _box(env: Environment, likelihood: Likelihood, region: Region, i: int) -> tuple[float, float] | None:
+    """The range of a parameter to train for, as x has it; None if there is none.
+
+    Where the log does not end a range, the environment's own does; unless the log contradicts that as a whole.
+    """
+    name, (low, high, closed) = likelihood.unknowns.dynamics.names[i], region.ranges[i]
+    if closed:
+        return low, high
+    if name not in env.box:
+        return None
+    own = [float(np.log(end)) if likelihood.unknowns.positive[i] else float(end) for end in env.box[name]]
+    within = max(low, own[0]), min(high, own[1])
+    return within if within[0] < within[1] else (low, high)
