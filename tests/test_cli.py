@@ -479,6 +479,7 @@ HELPS: dict[str, set[str]] = {
     },
     "train --resume x": {"resume", "jobs"},
     "evaluate": {"grid", "episodes", "epsilon", "policy", "members", "kappa", "keep", "json", "seed", "plot"},
+    "identify": {"env", "data", "parameters", "confidence", "bootstrap", "seed", "out", "json"},
     "export": {"format", "out", "keep"},
     "plot": {"kind", "out", "grid"},
     "reproduce": {"seeds", "preset", "out", "full", "resume", "episodes", "jobs"},

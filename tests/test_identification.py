@@ -26,6 +26,7 @@ from deeprok.identification.likelihood import Innovations, Score
 from deeprok.identification.log import Log
 from deeprok.identification.region import profile_range, simultaneous_quantile
 from deeprok.identification.result import Identified, read_identified, settings_from
+from deeprok.uncertainty.models import parse_box, parse_models, parse_values
 
 TRUTH = {"push": 1.3, "friction": 0.3}
 CARTPOLE = cartpole()
@@ -314,11 +315,12 @@ def test_files_that_are_none(slider: Identified, tmp_path: Path, change: Any, se
 def test_a_file_of_another_environment_is_refused(slider: Identified, tmp_path: Path) -> None:
     path = tmp_path / "identified.json"
     slider.save(path)
-    assert settings_from(path, "point_mass", "box") == {"box": slider.box, "nominal": slider.nominal}
-    assert settings_from(path, "point_mass", "models") == {
-        "fixed_models": slider.model_list,
-        "nominal": slider.nominal,
-    }
+    settings = settings_from(path, "point_mass", "models")
+    assert settings_from(path, "point_mass", "box") == {name: settings[name] for name in ("box", "nominal")}
+    assert parse_box(settings["box"], Slider()) == slider.box
+    assert parse_values(settings["nominal"], Slider(), "nominal") == slider.nominal
+    models = parse_models(settings["fixed_models"], Slider())
+    assert {name: tuple(values) for name, values in models.items()} == slider.models
     with pytest.raises(DeeprokError, match=r"^box is .*, which is for env 'point_mass', but env is 'cartpole'$"):
         settings_from(path, "cartpole", "box")
 

@@ -27,6 +27,7 @@ SLOW = (
     "disturbances",
     "estimator",
     "first-policy",
+    "identify",
     "memory",
     "read-results",
     "runs",

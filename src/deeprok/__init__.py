@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from deeprok.evaluation.screening.result import Screening
     from deeprok.evaluation.screening.screen import screen
     from deeprok.evaluation.trained import Run, load
+    from deeprok.identification.identify import identify
+    from deeprok.identification.log import Log, read_log
+    from deeprok.identification.result import Identified, read_identified
     from deeprok.runs.settings import Config, make_config
     from deeprok.tabular.solution import solve
     from deeprok.training.jobs import resume
@@ -35,16 +38,21 @@ __all__ = [
     "Evaluation",
     "Finding",
     "GradientConfig",
+    "Identified",
     "KalmanConfig",
+    "Log",
     "Run",
     "Screening",
     "calibrate",
     "check_environment",
     "evaluate",
     "export",
+    "identify",
     "load",
     "make_config",
     "plot",
+    "read_identified",
+    "read_log",
     "resume",
     "screen",
     "solve",
@@ -60,15 +68,20 @@ _MODULES = {
     "Evaluation": "evaluation.result",
     "Finding": "environments.checks",
     "GradientConfig": "estimators",
+    "Identified": "identification.result",
     "KalmanConfig": "estimators",
+    "Log": "identification.log",
     "Run": "evaluation.trained",
     "Screening": "evaluation.screening.result",
     "calibrate": "evaluation.calibration",
     "check_environment": "environments.checks",
     "evaluate": "evaluation.grid",
     "export": "evaluation.export",
+    "identify": "identification.identify",
     "load": "evaluation.trained",
     "make_config": "runs.settings",
+    "read_identified": "identification.result",
+    "read_log": "identification.log",
     "resume": "training.jobs",
     "screen": "evaluation.screening.screen",
     "solve": "tabular.solution",

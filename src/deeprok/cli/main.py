@@ -20,6 +20,7 @@ from deeprok.core.errors import DeeprokError, unknown
 COMMANDS = {
     "check-env": "try an environment of your own, and say what is wrong with it",
     "screen": "tell before training whether robustness can pay",
+    "identify": "find the parameters of a real system from a log of it",
     "train": "train an agent, or go on with a run",
     "evaluate": "map where a trained policy works",
     "plot": "draw where policies work, and how they learned",

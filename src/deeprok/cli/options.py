@@ -138,3 +138,11 @@ def no_options(command: str, words: Sequence[str]) -> None:
     """Raises if a command that takes no options was given one."""
     if words and words[0] not in ("-h", "--help"):
         raise DeeprokError(f"{command} takes no options, but '{words[0]}' was given")
+
+
+def check_out(path: Path) -> None:
+    """Raises, before anything is computed, unless the file of an option --out can be written."""
+    if os.path.isdir(path):
+        raise DeeprokError(f"out is {path}, which is a folder")
+    if not os.path.isdir(path.parent):
+        raise DeeprokError(f"out is {path}, but there is no folder {path.parent}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deeprok.cli import streams
-from deeprok.cli.options import option_names
+from deeprok.cli.options import check_out, option_names
 from deeprok.core.errors import DeeprokError
 from deeprok.core.files import write_atomically
 from deeprok.evaluation.screening.result import ON_AVERAGE, POLICIES, WORST_CELL, Screening
@@ -70,7 +69,7 @@ def run(words: Sequence[str]) -> None:
     arguments = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
     out, plot, as_json = (arguments.pop(name) for name in ("out", "plot", "json"))
     if out:
-        _check_out(out)
+        check_out(out)
     if plot:
         check_file(plot, "plot")
         if len(names := model_axes(named_environment(options.env), options.grid, options.box)) > 2:
@@ -88,14 +87,6 @@ def run(words: Sequence[str]) -> None:
     for name, path in (("result", out), ("plot", plot)):
         if path:
             streams.out.print(f"{name}: {path}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _check_out(path: Path) -> None:
-    """Raises, before anything is computed, unless the file can be written."""
-    if os.path.isdir(path):
-        raise DeeprokError(f"out is {path}, which is a folder")
-    if not os.path.isdir(path.parent):
-        raise DeeprokError(f"out is {path}, but there is no folder {path.parent}")
 
 
 def _print(found: Screening, out: Console) -> None:

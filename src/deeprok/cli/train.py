@@ -16,6 +16,7 @@ import tyro
 from rich.table import Table
 from rich.text import Text
 
+from deeprok.agents.algorithms import ALGORITHMS
 from deeprok.agents.learner import LEARNERS
 from deeprok.agents.network import NETWORKS
 from deeprok.agents.targets import TARGETS
@@ -24,6 +25,7 @@ from deeprok.cli.options import JOBS, PATH, mistakes, option_names
 from deeprok.core.errors import DeeprokError
 from deeprok.environments import ENVIRONMENTS, HostEnvironment
 from deeprok.estimators import ESTIMATORS
+from deeprok.identification.result import settings_from
 from deeprok.runs import folder as runs
 from deeprok.runs.metrics import failures
 from deeprok.runs.run_settings import RunSettings
@@ -74,13 +76,33 @@ def run(words: Sequence[str]) -> None:
     if not words or words[0] in ("-h", "--help"):
         _train_help()
         return
-    config, options = _parse(words[0], words[1:])
+    config, options = _parse(words[0], _with_identified(words[0], words[1:]))
     if options.seeds is not None and options.seeds < 1:
         raise DeeprokError(f"seeds is {options.seeds}; it must be at least 1")
     out = options.out or Path("runs") / words[0].rpartition(":")[2]
     seeds = None if options.seeds is None else range(config.seed, config.seed + options.seeds)
     folders = jobs.create(config, out, seeds, options.jobs)
     _train_runs(out, folders, options.jobs, jobs.begin)
+
+
+def _with_identified(algorithm: str, words: Sequence[str]) -> Sequence[str]:
+    """The options with what a file of identified parameters holds in its place, so that runs do not depend on it.
+
+    Options that are given beside it come before what it holds.
+    """
+    rest = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    for name in ("models", "box"):
+        option = f"--{name}"
+        file = dict(itertools.pairwise(rest)).get(option, "")
+        if not file.endswith(".json"):
+            continue
+        env = dict(itertools.pairwise(rest)).get("--env", ALGORITHMS[algorithm].env)
+        at = rest.index(option)
+        del rest[at : at + 2]
+        for setting, text in settings_from(file, env, name).items():
+            own = f"--{setting.replace('_', '-')}"
+            rest += [] if own in rest else [own, text]
+    return rest
 
 
 def _parse(algorithm: str, words: Sequence[str]) -> tuple[Config, Train]:

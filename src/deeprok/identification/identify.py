@@ -76,7 +76,7 @@ def identify(
       >>> found.save("identified.json")
     """
     _check(confidence, bootstrap, models, seed)
-    name, made = _environment(env)
+    name, made = named_environment(env)
     chosen = _chosen(made, name, parameters)
     log = read_log(data, made)
     report = advance or (lambda part: None)
@@ -145,8 +145,8 @@ def _check(confidence: float, bootstrap: int, models: int, seed: int) -> None:
         raise DeeprokError(f"seed is {seed}; it must be from 0 to 4294967295")
 
 
-def _environment(env: str | AnyEnvironment) -> tuple[str, Environment]:
-    """Its name, by which a run names it too, and the environment."""
+def named_environment(env: str | AnyEnvironment) -> tuple[str, Environment]:
+    """Its name, by which a run names it too, and the environment; raises for a stateful simulator."""
     if isinstance(env, str):
         part = ENVIRONMENTS.find(env, "env")
         return env, in_jax(part.make(part.settings()), "identify")

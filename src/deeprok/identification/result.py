@@ -13,6 +13,7 @@ from msgspec import ValidationError, convert
 from deeprok.core.errors import DeeprokError, shown
 from deeprok.core.files import parse_json, read_bytes, write_atomically
 from deeprok.identification.checks import Check
+from deeprok.uncertainty.models import box_text, models_text, values_text
 
 FORMAT, VERSION = "deeprok identified", 1
 
@@ -123,24 +124,26 @@ def read_identified(path: str | Path) -> Identified:
     return found
 
 
-def settings_from(path: str | Path, env: str, what: str) -> dict[str, Any]:
-    """The settings of a run that takes its box, or its set of models, from identified parameters.
+def settings_from(path: str | Path, env: str, what: str) -> dict[str, str]:
+    """The settings, as text, of a run that takes its box or its models from identified parameters.
 
     Args:
       path: a file that `Identified.save` has written.
       env: the run's environment.
-      what: `box` or `models`.
+      what: `box`; or `models`, by which the plausible models are the set of models, too. Both have the ranges as the
+        box, for acting and for trials, and the estimate as the nominal model.
     """
     found = read_identified(path)
     if found.env != env:
         raise DeeprokError(f"{what} is {path}, which is for env {shown(found.env)}, but env is {shown(env)}")
-    if what == "box":
-        if not found.box:
-            raise DeeprokError(
-                f"box is {path}, in which no parameter has a range: {', '.join(found.unidentified)} are unidentified; "
-                "log more, or give the ranges as name=low:high"
-            )
-        return {"box": found.box, "nominal": found.nominal}
-    if not found.model_list:
-        raise DeeprokError(f"models is {path}, which has no plausible models; take its box instead")
-    return {"fixed_models": found.model_list, "nominal": found.nominal}
+    if not found.box:
+        raise DeeprokError(
+            f"{what} is {path}, in which no parameter has a range: unidentified are {', '.join(found.unidentified)}; "
+            "log more, or give a box as name=low:high"
+        )
+    settings = {"box": box_text(found.box), "nominal": values_text(found.nominal)}
+    if what == "models":
+        if not found.model_list:
+            raise DeeprokError(f"models is {path}, which has no plausible models; take its box instead")
+        settings["fixed_models"] = models_text(found.model_list)
+    return settings

@@ -56,9 +56,11 @@ class RunSettings:
     nominal: str = ""
     """Nominal parameters that differ from the environment's own, as name=value,…"""
     box: str = ""
-    """Ranges of the uncertain parameters, as name=low:high,…; by default the environment's own."""
+    """Ranges of the uncertain parameters, as name=low:high,…; by default the environment's own. On the command line
+    also a .json file of `deeprok identify`."""
     models: Count = 5
-    """How many values of each uncertain parameter are drawn at the start of an episode."""
+    """How many values of each uncertain parameter are drawn at the start of an episode. On the command line also a
+    .json file of `deeprok identify`, whose plausible models are then the set."""
     draw: Draw = "pairs"
     """pairs: the i-th values of all parameters make the i-th model (M = models); product: every combination."""
     edges: Fraction = added(0.0)
