@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -132,6 +133,21 @@ def test_an_observation_that_is_no_state_is_refused(name: str) -> None:
     part = ENVIRONMENTS[name]
     with pytest.raises(DeeprokError, match=rf"^env is '{name}', and its observation is not its state; .*state_of=…"):
         make_dynamics(part.make(part.settings()), ())
+
+
+def test_few_draws_do_not_make_noise_look_smaller() -> None:
+    """The mean of e²/s is 1, for new outcomes and what is predicted of them."""
+    part = ENVIRONMENTS["market"]
+    market = part.make(part.settings())
+    assert isinstance(market, Environment)
+    dynamics, at = make_dynamics(market, ("volatility",)), jnp.array([0.1, 0.5])
+    keys, others = jax.random.split(jax.random.key(0), (2, 20_000))
+    hold = jnp.int32(0)
+    predicted = jax.lax.map(lambda key: dynamics.predict(jnp.array([0.4]), at, hold, key, 8), keys, batch_size=2000)
+    params = dataclasses.replace(market.nominal, volatility=0.4)
+    seen = jax.vmap(lambda key: market.step(key, at, hold, params).obs[0])(others)
+    ratio = (seen - predicted.mean[:, 0]) ** 2 / predicted.spread[:, 0, 0]
+    assert np.mean(ratio) == pytest.approx(1.0, abs=0.05)
 
 
 def test_a_wrong_state_is_refused() -> None:

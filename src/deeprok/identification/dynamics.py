@@ -17,8 +17,7 @@ from deeprok.environments.base import Environment, with_model
 #: `(theta [N], obs [D], action, key) -> Prediction`.
 Predict = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], "Prediction"]
 
-#: Outcomes by which the spread of an environment that is itself random is known in each step. With as few as 32 a
-#: volatility comes out 3 % too large.
+#: Outcomes by which the spread of an environment that is itself random is known in each step.
 _DRAWS = 256
 _TRIED_STEPS, _TRIED_EPISODES = 8, 8
 _TOLERANCE = 1e-6  # of the typical size of an observation
@@ -62,7 +61,10 @@ class Dynamics(NamedTuple):
 
         slope, drawn = jax.jacfwd(mean, has_aux=True)(obs)
         centred = drawn - drawn.mean(axis=0)
-        return Prediction(drawn.mean(axis=0), slope, centred.T @ centred / (draws - 1))
+        # Not the unbiased covariance C: for a normal outcome e it makes the mean of e²/C, which decides the likelihood,
+        # 1, although both C and the mean that e is taken from are known by few draws.
+        spread = centred.T @ centred * (1 + 1 / draws) / (draws - 3)
+        return Prediction(drawn.mean(axis=0), slope, spread)
 
 
 def make_dynamics(env: Environment, names: tuple[str, ...]) -> Dynamics:

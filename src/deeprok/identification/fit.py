@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import qmc
 
+from deeprok.core.errors import DeeprokError
 from deeprok.identification.likelihood import Data, Score, Unknowns, one_step_of, score_of
 
 #: Parameters that are tried by one-step prediction, of which the best are climbed from.
@@ -136,6 +137,8 @@ def maximise(
         advance(1 / len(places))
     found.sort(key=lambda point: -np.nan_to_num(float(point.score.log_likelihood), nan=-np.inf))
     best, count = found[0], likelihood.unknowns.parameters
+    if not np.isfinite(best.score.log_likelihood):
+        raise DeeprokError("data has no finite likelihood under any parameters; check the units of its observations")
     others: list[Point] = []
     for point in found[1:]:
         apart = [np.abs((point.x - other.x) / likelihood.bounds.width)[:count].max() for other in (best, *others)]

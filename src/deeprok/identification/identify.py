@@ -95,7 +95,7 @@ def identify(
         innovations = innovations_of(likelihood.unknowns)(jnp.asarray(region.best.x), likelihood.data)
         checks = check_fit(Innovations(*map(np.asarray, innovations)), log)  # type: ignore[arg-type]
         process, sensor = (np.sqrt(each) for each in likelihood.unknowns.noise(jnp.asarray(region.best.x)))
-        report(0.1)
+        report(0.1 if times else 0.3)
 
     def natural(x: np.ndarray) -> dict[str, float]:
         """Parameters as users know them."""
