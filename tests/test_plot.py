@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -230,13 +231,56 @@ def test_a_stored_evaluation_is_drawn(
 
 
 @pytest.mark.usefixtures("unplayed")
+def test_the_newest_stored_evaluation_of_the_grid_is_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, other = tmp_path / "two", tmp_path / "other"
+    for seed in (0, 1):
+        write_run(folder / f"seed-{seed}", seed=seed)
+    write_run(other)
+    evaluations = ["--episodes 2", "--episodes 4 --policy mean --seed 3", "--grid gravity=5:15:3", "--episodes 3"]
+    for age, words in enumerate(evaluations):
+        known = set(folder.glob("*/evaluation*.json"))
+        assert main(["evaluate", str(folder), "--json", *words.split()]) == 0
+        for path in set(folder.glob("*/evaluation*.json")) - known:
+            os.utime(path, (1000 - age, 1000 - age))  # each is older than the one before
+    capsys.readouterr()
+
+    def draw(*words: str) -> list[str]:
+        assert main(["plot", *map(str, words), "--out", str(tmp_path / "x.png")]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    def of(name: str, episodes: int, run: str = f"{folder}/seed-*") -> str:
+        return f"drawn from {run}/evaluation{name}.json, {episodes} episodes a cell"
+
+    is_map = f"map: {tmp_path}/x.png"
+    with monkeypatch.context() as unneeded:
+        unneeded.setattr("deeprok.cli.plot.evaluate", None)  # nothing is played again
+        assert draw(folder) == [of("-episodes=2", 2), is_map]
+        assert draw(folder, "--kind", "map") == [of("-episodes=2", 2), is_map]
+        assert draw(folder, "--episodes", "3") == [of("-episodes=3", 3), is_map]
+        assert draw(folder, "--grid", "gravity=5:15:3")[1] == f"returns: {tmp_path}/x.png"
+        assert draw(folder, other) == [f"learning: {tmp_path}/x.png"]  # what only one of them has is not compared
+    # What is not stored is played, with so many episodes.
+    both = [of("-episodes=5", 5), of("-episodes=5", 5, str(other)), is_map]
+    assert draw(folder, other, "--episodes", "5") == both
+    assert draw(folder, other) == both
+    # A file of some seeds alone is none of the folder.
+    os.utime(folder / "seed-0" / "evaluation-episodes=2.json", (9e9, 9e9))
+    (folder / "seed-1" / "evaluation-episodes=2.json").unlink()
+    assert draw(folder)[0] == of("-episodes=5", 5)
+
+
+@pytest.mark.usefixtures("unplayed")
 def test_a_grid_is_evaluated_and_stored(drawn: Callable[..., str], seeds: Path, tmp_path: Path) -> None:
-    assert drawn("--grid", "gravity=5:15:3", "--out", str(tmp_path / "a.pdf")) == f"returns: {tmp_path}/a.pdf\n"
+    printed = drawn("--grid", "gravity=5:15:3", "--out", str(tmp_path / "a.pdf")).splitlines()
+    of = f"drawn from {seeds}/seed-*/evaluation-gravity=5-15-3.json, 500 episodes a cell"
+    assert printed == [of, f"returns: {tmp_path}/a.pdf"]
     kept = list(seeds.glob("*/evaluation-gravity=5-15-3.json"))
     assert len(kept) == 2
     assert json.loads(kept[0].read_text())["grid"] == {"gravity": [5.0, 10.0, 15.0]}
     words = ["--grid", "gravity=5:15:3,force=5:15:2", "--kind", "map", "--out", str(tmp_path / "b.png")]
-    assert drawn(*words) == f"map: {tmp_path}/b.png\n"
+    assert drawn(*words).endswith(f"map: {tmp_path}/b.png\n")
     assert (tmp_path / "b.png").exists()
 
 
@@ -257,6 +301,8 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "ending": (["{run}", "--out", "x.gif"], "out is x.gif; it must end with .png, .svg or .pdf"),
     "no folder": (["{run}", "--out", "no/x.png"], "out is no/x.png, but there is no folder no"),
     "grid of learning": (["{run}", "--kind", "learning", "--grid", "force=1:2:2"], "learning has no grid"),
+    "episodes of learning": (["{run}", "--kind", "learning", "--episodes", "3"], "learning has no episodes"),
+    "no episodes": (["{run}", "--episodes", "0"], "episodes is 0; it must be at least 1"),
     "returns of two": (["{run}", "--kind", "returns"], "returns needs a grid of one parameter, but"),
     "map of one": (["{run}", "--kind", "map", "--grid", "force=1:2:2"], "map needs a grid of two parameters, but"),
     "grid": (["{run}", "--grid", "forse=1:2:2"], "did you mean 'force'"),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
 import tyro
 
 from deeprok import plot as figures
@@ -17,9 +18,10 @@ from deeprok.core.errors import DeeprokError, unknown
 from deeprok.evaluation import result
 from deeprok.evaluation.calibration import calibrate
 from deeprok.evaluation.grid import evaluate
-from deeprok.evaluation.result import Evaluation, merge
+from deeprok.evaluation.result import Evaluation
 from deeprok.runs import folder as runs
 from deeprok.training.progress import fraction_bar
+from deeprok.uncertainty.models import read_grid
 
 KINDS = ("map", "returns", "learning", "coverage")
 
@@ -29,17 +31,18 @@ _KIND = tyro.conf.arg(
     help="map: success rates over two parameters; returns: along one parameter; learning: returns of the training "
     "episodes and of the trials on held-out models; coverage: nominal against empirical, of the posterior's intervals "
     "for Q.",
-    help_behavior_hint="(default: a stored evaluation, as map or returns; learning if there is none)",
+    help_behavior_hint="(default: the stored evaluation, as map or returns; learning if there is none)",
 )
 _OUT = tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: KIND.png in the first run's folder)")
 _GRID = tyro.conf.arg(metavar="GRID", help_behavior_hint="(default: the run's box, 7 values each)")
+_EPISODES = tyro.conf.arg(metavar="N", help_behavior_hint="(default: those of the newest that is stored, else 500)")
 
 
 @dataclass(frozen=True)
 class Plot:
     """Draw where policies work, and how they learned.
 
-    What 'deeprok evaluate' has stored is drawn without playing it again.
+    The newest evaluation that 'deeprok evaluate' has stored of the grid is drawn without playing it again.
 
     deeprok plot runs/rok
 
@@ -54,7 +57,9 @@ class Plot:
     out: Annotated[Path | None, _OUT] = None
     """PNG, SVG or PDF file."""
     grid: Annotated[str | None, _GRID] = None
-    """Parameters of a map (two) or of returns (one), as name=low:high:count,…; the runs are evaluated on it."""
+    """Parameters of a map (two) or of returns (one), as name=low:high:count,…"""
+    episodes: Annotated[int | None, _EPISODES] = None
+    """Episodes in each cell of a map or of returns; what has as many is drawn, or played."""
 
 
 def run(words: Sequence[str]) -> None:
@@ -67,11 +72,13 @@ def run(words: Sequence[str]) -> None:
     for folder in options.runs:
         runs.find(folder)
     names = [folder.name for folder in options.runs] if len(options.runs) > 1 else []
-    kind = options.kind or _usual_kind(options.runs, options.grid)
-    if options.grid and kind not in ("map", "returns"):
-        raise DeeprokError(
-            f"grid is {options.grid}, but {kind} has no grid; use the kind map or returns, or leave it out"
-        )
+    kind = options.kind or _usual_kind(options)
+    for option in ("grid", "episodes"):
+        if getattr(options, option) is not None and kind not in ("map", "returns"):
+            raise DeeprokError(
+                f"{option} is {getattr(options, option)}, but {kind} has no {option}; use the kind map or returns, or "
+                "leave it out"
+            )
     out = options.out or options.runs[0] / f"{kind}.png"
     figures.check_file(out, "out")
     if kind == "learning":
@@ -88,33 +95,54 @@ def run(words: Sequence[str]) -> None:
                     f"{kind} needs a grid of {'two parameters' if wanted == 2 else 'one parameter'}, but the grid of "
                     f"{folder} has {len(varied)}: {', '.join(varied)}; give another with --grid"
                 )
-        drawn = [_evaluation(folder, options.grid) for folder in options.runs]
+        drawn = _stored(options) or [_play(folder, options.grid, options.episodes) for folder in options.runs]
         draw = figures.success_map if kind == "map" else figures.return_curve
         figure = draw(*drawn, names=names)
+        for folder, each in zip(options.runs, drawn, strict=True):
+            where = folder if (folder / runs.CONFIG).exists() else folder / "seed-*"
+            _say(f"drawn from {where / each.file}, {each.episodes} episodes a cell")
     figures.save(figure, out)
-    streams.out.print(f"{kind}: {out}", highlight=False, markup=False, soft_wrap=True)
+    _say(f"{kind}: {out}")
 
 
-def _usual_kind(folders: Sequence[Path], grid: str | None) -> str:
+def _say(line: str) -> None:
+    streams.out.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _usual_kind(options: Plot) -> str:
     """What a user most likely wants to see that needs no simulation that was not asked for."""
-    if grid:
-        return "map" if "," in grid else "returns"
-    sizes = {len(found.grid) if (found := _stored(folder)) else 0 for folder in folders}
-    return "map" if sizes == {2} else "returns" if sizes == {1} else "learning"
+    asked = options.grid is not None or options.episodes is not None
+    if not asked and not _stored(options):
+        return "learning"
+    sizes = {len(grid_names(folder, options.grid)) for folder in options.runs}
+    return "returns" if sizes == {1} else "map" if asked or sizes == {2} else "learning"
 
 
-def _stored(folder: Path) -> Evaluation | None:
-    """The stored evaluation of a run, or of all the seeds in a folder."""
-    found = [one for one in map(result.read, runs.find(folder)) if one]
-    return merge(found) if len(found) == len(runs.find(folder)) else None
+def _stored(options: Plot) -> list[Evaluation]:
+    """The newest evaluation that all the runs have stored of the grid that is drawn, of each run; empty if none is."""
+    groups = [runs.find(folder) for folder in options.runs]
+    axes = [_axes(folders[0], options.grid) for folders in groups]
+    for name in result.stored_files([folder for folders in groups for folder in folders]):
+        found = [result.read_stored(folders, name) for folders in groups]
+        if all(
+            result.same_axes(one.grid, own) and options.episodes in (None, one.episodes)
+            for one, own in zip(found, axes, strict=True)
+        ):
+            return found
+    return []
 
 
-def _evaluation(folder: Path, grid: str | None) -> Evaluation:
-    stored = None if grid else _stored(folder)
-    if stored:
-        return stored
+def _axes(folder: Path, grid: str | None) -> dict[str, np.ndarray]:
+    """The values of a grid, or of that which covers the run's box."""
+    config = runs.read_config(folder)
+    env = config.make_env()
+    return read_grid(grid, env.nominal) if grid else result.default_axes(config.make_box(env))
+
+
+def _play(folder: Path, grid: str | None, episodes: int | None) -> Evaluation:
+    more: dict[str, Any] = {} if episodes is None else {"episodes": episodes}
     with fraction_bar(streams.err, f"evaluating {folder}") as advance:
-        found = evaluate(folder, grid, advance=advance, save=True)
+        found = evaluate(folder, grid, **more, advance=advance, save=True)
     note_unfinished(folder)
     return found
 

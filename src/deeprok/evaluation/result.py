@@ -289,7 +289,7 @@ def merge(evaluations: Sequence[Evaluation]) -> Evaluation:
     """One evaluation of several seeds, from those of each on the same grid with the same options."""
     first = evaluations[0]
     for other in evaluations:
-        if not _same_axes(first.grid, other.grid) or (other.file, other.episodes) != (first.file, first.episodes):
+        if not same_axes(first.grid, other.grid) or (other.file, other.episodes) != (first.file, first.episodes):
             raise DeeprokError("the seeds were evaluated with different options; evaluate them again, together")
     per_seed = [one for evaluation in evaluations for one in evaluation.per_seed]
     each = first.episodes * (first.members if first.policy == "sample" else 1)
@@ -341,6 +341,20 @@ def read(folder: Path, keep: str = "best") -> Evaluation | None:
     return Evaluation.from_dict(parse_json(read_bytes(path)), str(path)) if path.exists() else None
 
 
+def stored_files(folders: Sequence[Path]) -> list[str]:
+    """The names of the evaluations that every one of these runs has stored, the newest first."""
+    stem, suffix = runs.EVALUATION.rsplit(".", 1)
+    found = [{path.name: path for path in folder.glob(f"{stem}*.{suffix}")} for folder in folders]
+    common = set[str].intersection(*map(set, found)) if found else set()
+    return sorted(common, key=lambda name: (-max(each[name].stat().st_mtime_ns for each in found), name))
+
+
+def read_stored(folders: Sequence[Path], name: str) -> Evaluation:
+    """One evaluation of several seeds, from the file of that name in the folder of each."""
+    paths = [folder / name for folder in folders]
+    return merge([Evaluation.from_dict(parse_json(read_bytes(path)), str(path)) for path in paths])
+
+
 def to_json(evaluation: Evaluation) -> bytes:
     """The contents of the file that stores an evaluation."""
     return (json.dumps(evaluation.to_dict()) + "\n").encode()
@@ -363,7 +377,7 @@ def file_name(axes: Mapping[str, np.ndarray], box: Mapping[str, Any], changed: M
       changed: the other options that decide the result and are not the default ones.
     """
     words = [f"{name}={value}" for name, value in changed.items()]
-    if not _same_axes(axes, default_axes(box)):
+    if not same_axes(axes, default_axes(box)):
         words += [f"{name}={_axis_word(values)}" for name, values in axes.items()]
     return _file(words)
 
@@ -383,5 +397,6 @@ def _axis_word(values: np.ndarray) -> str:
     return f"{word}-{hashlib.sha256(values.tobytes()).hexdigest()[:6]}"  # the ends don't tell the values between
 
 
-def _same_axes(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> bool:
+def same_axes(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> bool:
+    """Whether two grids have the same parameters, in the same order, with the same values."""
     return list(a) == list(b) and all(np.array_equal(a[name], b[name]) for name in a)
