@@ -18,7 +18,7 @@ from test_export_c import make as policy_of
 from deeprok.agents.network import ACTIVATIONS, MLP
 from deeprok.cli.main import main
 from deeprok.core.errors import DeeprokError
-from deeprok.environments import cartpole
+from deeprok.environments import Interval, cartpole
 from deeprok.evaluation import export
 from deeprok.evaluation.export import FORMATS, export_policy, json_q_values, read_policy
 from deeprok.evaluation.export.policy import Policy
@@ -263,6 +263,27 @@ def test_the_rollout_of_the_how_to(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert returns == [500.0] * 3
     assert rollout.rollout(run.act, episodes=1) == [500.0]
     assert max(rollout.rollout(load(run, keep="last").act, episodes=3)) < 15  # always left
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_numpy_policy_of_the_how_to_acts_as_the_agent(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With every activation, on choices and on numbers, squashed or not."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import deployed
+
+    policy, network, theta = policy_of(*CASES[case])
+    (tmp_path / "policy.json").write_bytes(FORMATS["json"].write(policy, tmp_path / "policy.json"))
+    obs = states(300)
+    outputs = np.asarray(network.apply(jnp.asarray(theta), jnp.asarray(obs)), float)
+    found = [deployed.Policy(tmp_path / "policy.json").act(one) for one in obs]
+    if isinstance(policy.env.actions, Interval):
+        low, high = np.array(policy.env.actions.low), np.array(policy.env.actions.high)
+        expected = np.clip((low + high) / 2 + outputs * (high - low) / 2, low, high)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    else:
+        assert np.mean(np.array(found) == outputs.argmax(axis=1)) > 0.99
 
 
 def test_the_ending_says_the_format(tmp_path: Path) -> None:
