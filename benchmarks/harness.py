@@ -223,7 +223,7 @@ def _serve(pipe: Connection, prepare: Prepare) -> None:
     except (KeyboardInterrupt, EOFError):
         pass
     except ModuleNotFoundError as error:
-        pipe.send(f"{error}; the benchmarks need the extra: pip install 'deeprok[bench]'")
+        pipe.send(f"{error}; the benchmarks need the extra: pip install -c constraints.txt '.[bench]'")
     except BenchmarkError as error:
         pipe.send(str(error))
     except Exception as error:

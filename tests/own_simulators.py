@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 import gymnasium
@@ -58,6 +59,38 @@ class Haunted(Boat):
         made = Haunted()
         made.__dict__.update(self.__dict__, place=self.place.copy())
         return made
+
+
+class Delayed(Boat):
+    """A boat whose engine answers two steps late; the queue may be of any kind that can be appended to."""
+
+    kind: Any = collections.deque
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.queue = self.kind([3, 4])
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.queue.append(action)
+        late = self.queue[0]
+        del self.queue[0]
+        return super().step(late)
+
+
+class Listed(Delayed):
+    """The same with a list."""
+
+    kind = list
+
+
+def read_delayed(env: Any) -> dict[str, Any]:
+    """The state of `Delayed`, as arrays."""
+    return {"place": env.unwrapped.place.copy(), "queue": np.array(env.unwrapped.queue)}
+
+
+def write_delayed(env: Any, state: Any) -> None:
+    """Puts it back."""
+    env.unwrapped.place, env.unwrapped.queue = state["place"].copy(), collections.deque(state["queue"])
 
 
 class Camera(Boat):

@@ -195,7 +195,7 @@ def test_wrong_export_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 def test_onnx_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(DeeprokError, match=r"pip install 'deeprok\[onnx\]'"):
+    with pytest.raises(DeeprokError, match=r"pip install -c constraints.txt '\.\[onnx\]'"):
         export_policy(*make(), cartpole(), "onnx", tmp_path / "policy.onnx")
     assert list(tmp_path.iterdir()) == []
 

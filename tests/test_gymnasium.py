@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -15,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import deeprok
+from deeprok.cli.main import main
 from deeprok.core.errors import DeeprokError
 from deeprok.environments import (
     ENVIRONMENTS,
@@ -314,6 +318,50 @@ def test_parameters_and_state_by_functions() -> None:
     assert simulator.read().keys() == {"place", "kinds", "random"}  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [
+        (own_simulators.Listed, ["unwrapped.place", "unwrapped.queue"]),
+        (own_simulators.Delayed, Access(own_simulators.read_delayed, own_simulators.write_delayed)),
+    ],
+)
+def test_queues_are_stored_as_lists_or_by_functions(kind: Any, state: Any) -> None:
+    """An episode goes on in another simulation as it would have."""
+    env = made_of(kind, box={"current": (0.0, 0.2)}, state=state)
+    one, other = env.make(), env.make()
+    assert (env.branching, env.problem) == ("restored", "")
+    one.reset(5, {"current": 0.1})
+    for action in (0, 1, 1):
+        one.step(action)
+    stored = one.read()
+    assert stored is not None
+    other.write({name: np.array(value) for name, value in stored.items()}, {"current": 0.1})
+    for action in (1, 0, 0, 1):
+        assert one.step(action) == other.step(action)
+
+
+@pytest.mark.parametrize("command", ["check-env", "train ddqn_dr --out {out} --env", "train rtd_dqn --out {out} --env"])
+def test_a_queue_at_a_path_is_refused_before_anything_is_written(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = """
+from deeprok.environments import from_gymnasium
+from own_simulators import Delayed
+BOAT = from_gymnasium(Delayed, box={"current": (0.0, 0.2)}, state=["unwrapped.place", "unwrapped.queue"])
+"""
+    (tmp_path / "queued.py").write_text(module)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    out = tmp_path / "run"
+    assert main([*command.format(out=out).split(), "queued:BOAT"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert (
+        "Delayed: unwrapped.queue is a deque; attribute paths of a state may hold numbers, and arrays, lists and "
+        "tuples of numbers; for anything else give two functions as the state, Access(read, write)"
+    ) in said
+    assert not out.exists()
+
+
 @pytest.mark.parametrize("name", ["Boat", "BOAT", "boat", "exact_cartpole"])
 def test_users_name_them_as_module_and_object(name: str) -> None:
     """A class, an environment, a function that makes one of either kind."""
@@ -422,9 +470,35 @@ def test_it_trains_on_copies(tmp_path: Any) -> None:
     assert run.metrics.returns.max() <= 20
 
 
+@pytest.mark.parametrize(("name", "extra"), [("LunarLander-v3", "box2d"), ("Ant-v5", "mujoco")])
+def test_what_an_environment_needs_is_named(name: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the words that work in a clone, whatever Gymnasium says."""
+
+    def missing(*_: Any, **__: Any) -> Any:
+        package = {"box2d": "Box2D", "mujoco": "MuJoCo"}[extra]
+        raise gymnasium.error.DependencyNotInstalled(f"{package} is not installed: pip install gymnasium[{extra}]")
+
+    monkeypatch.setattr(gymnasium, "make", missing)
+    with pytest.raises(DeeprokError) as error:
+        from_gymnasium(name)
+    how = f"pip install -c constraints.txt '.[{extra}]'"
+    assert str(error.value) == f"{name} needs the extra {extra}; in a clone: {how}"
+
+
+def test_extras_are_those_of_the_project() -> None:
+    """Every extra that a message or a page tells to install can be installed so."""
+    root = Path(__file__).parents[1]
+    known = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    files = [*(root / "src").rglob("*.py"), *(root / "docs").rglob("*.md"), root / "README.md"]
+    text = "".join(path.read_text() for path in files)
+    said = {*re.findall(r"'\.\[(\w+)\]'", text), *re.findall(r'extra_missing\(.+?, "(\w+)"\)', text)}
+    assert {"onnx", "mujoco", "box2d"} < said <= set(known)
+    assert "pip install 'deeprok" not in text  # it is on no index
+
+
 def test_without_gymnasium_a_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "gymnasium", None)
-    with pytest.raises(DeeprokError, match=r"need the extra: pip install 'deeprok\[gymnasium\]'"):
+    with pytest.raises(DeeprokError, match="need the extra gymnasium; in a clone: pip install"):
         from_gymnasium("CartPole-v1")
     with pytest.raises(DeeprokError, match="unknown environment 'Taxi-v9'"):
         ENVIRONMENTS["Taxi-v9"]

@@ -266,7 +266,7 @@ def test_a_run_before_its_first_chunk(tmp_path: Path) -> None:
 
 def test_frames_need_pandas(kalman: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(DeeprokError, match=r"pip install 'deeprok\[frame\]'"):
+    with pytest.raises(DeeprokError, match=r"pip install -c constraints.txt '\.\[frame\]'"):
         kalman.metrics.to_frame()
 
 

@@ -479,13 +479,13 @@ def test_what_a_task_is_told() -> None:
 
 def test_mujoco_need_not_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mujoco", None)
-    with pytest.raises(DeeprokError, match=r"MuJoCo's environments need the extra: pip install 'deeprok\[mujoco\]'"):
+    with pytest.raises(DeeprokError, match="MuJoCo's environments need the extra mujoco; in a clone: pip install"):
         load("reacher.xml")()
 
 
 def test_gymnasiums_models_need_not_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deeprok.environments.mujoco_tasks.find_spec", lambda name: None)
-    with pytest.raises(DeeprokError, match=r"reacher.xml is a model of Gymnasium, which is missing: pip install"):
+    with pytest.raises(DeeprokError, match=r"reacher.xml is a model of Gymnasium, which is missing: it needs"):
         load("reacher.xml")()
     assert importlib.util.find_spec("gymnasium")
 

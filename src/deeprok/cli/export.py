@@ -21,9 +21,9 @@ _FORMAT = tyro.conf.arg(metavar=f"{{{','.join(FORMATS)}}}", help_behavior_hint="
 class Export:
     """Write a trained policy for use elsewhere, checked to act as the agent does on 10,000 states.
 
-    JSON has the layers and weights, for a few lines of any language. ONNX is for its runtimes; it needs the extra: pip
-    install 'deeprok[onnx]'. A C header is for microcontrollers; its functions are named after the file, so that
-    policy.h has deeprok_policy_act.
+    JSON has the layers and weights, for a few lines of any language. ONNX is for its runtimes; it needs the extra: in
+    a clone, pip install -c constraints.txt '.[onnx]'. A C header is for microcontrollers; its functions are named after
+    the file, so that policy.h has deeprok_policy_act.
 
     deeprok export runs/dqn --out policy.json
 

@@ -48,6 +48,16 @@ def shown(value: object) -> str:
         return f"a {type(value).__name__} that can't be printed"
 
 
+def extra_missing(need: str, extra: str) -> DeeprokError:
+    """The error for an optional dependency that is not installed.
+
+    Args:
+      need: what needs it, with its verb, such as "data frames need".
+      extra: its name in `pyproject.toml`.
+    """
+    return DeeprokError(f"{need} the extra {extra}; in a clone: pip install -c constraints.txt '.[{extra}]'")
+
+
 def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> DeeprokError:
     """The error for a name that is not in a list of names, with the nearest match.
 

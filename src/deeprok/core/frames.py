@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from deeprok.core.errors import DeeprokError
+from deeprok.core.errors import extra_missing
 
 
 def make_frame(columns: Mapping[str, np.ndarray]) -> Any:
@@ -18,7 +18,7 @@ def make_frame(columns: Mapping[str, np.ndarray]) -> Any:
     try:
         pandas = import_module("pandas")
     except ImportError as error:
-        raise DeeprokError("data frames need the extra: pip install 'deeprok[frame]'") from error
+        raise extra_missing("data frames need", "frame") from error
     return pandas.DataFrame(dict(columns))
 
 

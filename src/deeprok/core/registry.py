@@ -112,7 +112,8 @@ def _find(path: str) -> Any:
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             problem = f"there is no module {shown(module)} in the current folder or on Python's path"
         else:
-            problem = f"the module {shown(module)} can't be imported: {type(error).__name__}: {error}"
+            why = str(error) if isinstance(error, DeeprokError) else f"{type(error).__name__}: {error}"
+            problem = f"the module {shown(module)} can't be imported: {why}"
         raise DeeprokError(problem) from error
     for part in name.split("."):
         if not hasattr(found, part):

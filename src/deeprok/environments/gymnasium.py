@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from deeprok.core.errors import DeeprokError, shown
+from deeprok.core.errors import DeeprokError, extra_missing, shown
 from deeprok.environments.base import quantity
 from deeprok.environments.host import Branching, HostEnvironment, make_parameters
 from deeprok.environments.simulation import Access, Inside, Simulation, not_restored
@@ -50,8 +50,9 @@ def from_gymnasium(
       box: the ranges of the uncertain parameters, by name; a run may give its own.
       parameters: name -> attribute path, such as `{"cart_mass": "unwrapped.masscart"}`, or two functions. By default
         every number that is an attribute of the unwrapped environment is a parameter.
-      state: attribute paths of all that the future depends on, such as `["unwrapped.state"]`, or two functions. By
-        default the environment is copied, if a copy is shown to work. Gymnasium's random state is always included.
+      state: attribute paths of all that the future depends on, such as `["unwrapped.state"]`, or two functions. What is
+        at a path must be a number, or an array, a list or a tuple of numbers. By default the environment is copied, if
+        a copy is shown to work. Gymnasium's random state is always included.
       derive: called with the environment after parameters were set, to compute what follows from them.
       name: what figures and exported policies call it; by default its id or the name of its class.
       nominal: the parameters' nominal values with their units, a `pytree_dataclass` of `quantity` fields; by default
@@ -113,7 +114,7 @@ def _library() -> Any:
     try:
         import gymnasium
     except ImportError as error:
-        raise DeeprokError("Gymnasium's environments need the extra: pip install 'deeprok[gymnasium]'") from error
+        raise extra_missing("Gymnasium's environments need", "gymnasium") from error
     return gymnasium
 
 
@@ -136,7 +137,12 @@ def _maker(env: str | Callable[[], Any], title: str) -> Callable[[], tuple[Any, 
                 made = library.make(env, disable_env_checker=True)
             else:
                 made = env()
-        except Exception as error:  # whatever the user's class, or a missing dependency, says
+        except library.error.DependencyNotInstalled as error:
+            extras = [extra for extra in ("box2d", "mujoco") if extra in str(error).lower()]
+            if extras:
+                raise extra_missing(f"{title} needs", extras[0]) from error
+            raise DeeprokError(f"{title} can't be made: {error}") from error
+        except Exception as error:  # whatever the user's class says
             raise DeeprokError(f"{title} can't be made: {type(error).__name__}: {error}") from error
         if not isinstance(made, library.Env):
             raise DeeprokError(f"{title} made an object of type {type(made).__name__}; it must be a gymnasium.Env")
@@ -226,17 +232,38 @@ def _parameters(values: Mapping[str, Any]) -> Any:
 
 
 def _state_at(paths: Sequence[str], sample: Any, title: str) -> Access:
-    """A state that is attributes: numbers, arrays or None."""
+    """A state that is attributes: numbers, arrays, lists and tuples of numbers, or None.
+
+    What is read from a checkpoint is an array. It is put back as a list where a list was, which others may append to.
+    """
     found = {path: _attribute(path, sample, title) for path in paths}
+    for path, attribute in found.items():
+        _check_state(attribute.get(sample), f"{title}: {path}")
+    lists = {path for path, attribute in found.items() if isinstance(attribute.get(sample), list)}
 
     def read(env: Any) -> dict[str, Any]:
         return {path: _copied(attribute.get(env)) for path, attribute in found.items()}
 
     def write(env: Any, state: Mapping[str, Any]) -> None:
         for path, attribute in found.items():
-            attribute.put(env, _copied(state[path]))
+            value = state[path]
+            attribute.put(env, list(value) if path in lists and value is not None else _copied(value))
 
     return Access(read, write)
+
+
+def _check_state(value: Any, what: str) -> None:
+    """Raises unless a checkpoint can hold a value, and its environment goes on with an array in its place."""
+    plain = value is None or isinstance(value, (*_NUMBERS, np.ndarray, list, tuple))
+    try:
+        right = plain and (value is None or np.asarray(value).dtype.kind in "biuf")
+    except ValueError:  # lists of different lengths
+        right = False
+    if not right:
+        raise DeeprokError(
+            f"{what} is a {type(value).__name__}; attribute paths of a state may hold numbers, and arrays, lists and "
+            "tuples of numbers; for anything else give two functions as the state, Access(read, write)"
+        )
 
 
 def _copied(value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from deeprok.core.errors import DeeprokError, unknown
+from deeprok.core.errors import DeeprokError, extra_missing, unknown
 from deeprok.environments.host import HostEnvironment, HostOutcome, make_parameters
 from deeprok.environments.mujoco_parameters import Parameters, parameters_of, set_parameters
 from deeprok.environments.spaces import Interval
@@ -108,7 +108,7 @@ def library() -> Any:
         mujoco = import_module("mujoco")
         import_module("mujoco.rollout")
     except ImportError as error:
-        raise DeeprokError("MuJoCo's environments need the extra: pip install 'deeprok[mujoco]'") from error
+        raise extra_missing("MuJoCo's environments need", "mujoco") from error
     if mujoco.get_mju_user_warning() is None:
         mujoco.set_mju_user_warning(_ignore)
     return mujoco

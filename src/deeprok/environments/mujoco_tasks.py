@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from deeprok.core.errors import DeeprokError
+from deeprok.core.errors import extra_missing
 from deeprok.core.fields import Count
 from deeprok.environments.base import EnvironmentPart, EpisodeSettings
 from deeprok.environments.host import HostEnvironment
@@ -30,7 +30,7 @@ def load(file: str) -> Callable[[], Any]:
         mujoco = library()
         found = find_spec("gymnasium")
         if not found or not found.origin:
-            raise DeeprokError(f"{file} is a model of Gymnasium, which is missing: pip install 'deeprok[mujoco]'")
+            raise extra_missing(f"{file} is a model of Gymnasium, which is missing: it needs", "mujoco")
         return mujoco.MjModel.from_xml_path(str(Path(found.origin).parent / "envs" / "mujoco" / "assets" / file))
 
     return loaded

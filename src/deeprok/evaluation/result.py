@@ -141,7 +141,7 @@ class Evaluation:
     def to_frame(self) -> Any:
         """A pandas `DataFrame` with a row for each cell: the parameters' values, then the scores.
 
-        Needs the extra `frame`: pip install 'deeprok[frame]'.
+        Needs the extra `frame`: in a clone, pip install -c constraints.txt '.[frame]'.
         """
         return make_frame(self.columns())
 

@@ -45,7 +45,7 @@ class Metrics(Mapping[str, np.ndarray]):
         """A pandas `DataFrame` with a row for each chunk.
 
         Pairs of numbers are two columns, `name_0` and `name_1`; `mean_return` is over the episodes that ended in the
-        chunk. Needs the extra `frame`: pip install 'deeprok[frame]'.
+        chunk. Needs the extra `frame`: in a clone, pip install -c constraints.txt '.[frame]'.
         """
         return make_frame(self.columns())
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from deeprok.core.errors import DeeprokError
+from deeprok.core.errors import extra_missing
 from deeprok.environments import Interval
 from deeprok.evaluation.export.policy import Format, Policy
 
@@ -81,7 +81,7 @@ def _import_onnx() -> Any:
         import onnx
         import onnx.reference
     except ImportError as error:
-        raise DeeprokError("exporting ONNX needs the extra: pip install 'deeprok[onnx]'") from error
+        raise extra_missing("exporting ONNX needs", "onnx") from error
     return onnx
 
 

@@ -131,7 +131,7 @@ class Screening:
     def to_frame(self) -> Any:
         """A pandas `DataFrame` with a row for each policy and cell.
 
-        Needs the extra `frame`: pip install 'deeprok[frame]'.
+        Needs the extra `frame`: in a clone, pip install -c constraints.txt '.[frame]'.
         """
         values = [np.ravel(mesh) for mesh in np.meshgrid(*self.grid.values(), indexing="ij")]
         count = len(values[0])
