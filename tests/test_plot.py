@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from test_evaluation import some_evaluation, unplayed, write_run  # noqa: F401
 
 from deeprok import Calibration, plot
@@ -32,14 +33,16 @@ def labels(figure: Any) -> list[str]:
 
 def test_success_map_is_laid_out_as_the_table() -> None:
     result = some_evaluation([0.5], pole_length=3, cart_mass=4)
-    panel, scale = plot.success_map(result).axes
+    figure = plot.success_map(result)
+    panel, scale = figure.axes
     assert (panel.get_xlabel(), panel.get_ylabel()) == ("pole length (m)", "cart mass (kg)")
     assert scale.get_ylabel() == "success in %"
     written = {text.get_position(): text.get_text() for text in panel.texts}
     for i, length in enumerate(result.grid["pole_length"]):
         for j, mass in enumerate(result.grid["cart_mass"]):
             assert written[length, mass] == f"{100 * result.success[i, j]:.0f}"
-    assert panel.get_title() == "deep_rok: 50 % success"
+    assert panel.get_title() == "deep_rok: 50.0 % success"
+    assert labels(figure) == ["nominal model: 100.0 % success"]  # though the cell around it may be another
     (square,) = panel.get_lines()
     assert square.get_xydata().tolist() == [[0.5, 1.5]]
 
@@ -48,11 +51,33 @@ def test_maps_side_by_side() -> None:
     one = some_evaluation([0.5], pole_length=3, cart_mass=4)
     grid = {**one.grid, "pole_length": one.grid["pole_length"] + 1}
     other = dataclasses.replace(one, algorithm="ddqn", grid=grid)
+    figure = plot.success_map(one, one, other, names=["a", "b", "c"])
+    assert labels(figure) == ["nominal model: a 100.0 %, b 100.0 % success"]  # the third grid does not have it
     *panels, _ = plot.success_map(one, other, names=["a", "b"]).axes
     assert [panel.get_title().split(":")[0] for panel in panels] == ["a", "b"]
     *panels, _ = plot.success_map(one, other).axes
     assert [panel.get_title().split(":")[0] for panel in panels] == ["deep_rok", "ddqn"]
     assert [len(panel.get_lines()) for panel in panels] == [1, 0]  # the nominal model is not on the second grid
+
+
+@pytest.mark.parametrize("panels", [1, 2, 3])
+@pytest.mark.parametrize(("count", "low"), [(3, 0.2), (7, 0.0617), (7, 0.2), (14, 0.0617)])
+def test_labels_are_not_written_over_each_other(panels: int, count: int, low: float) -> None:
+    one = some_evaluation([0.5], pole_length=count, cart_mass=3)
+    one = dataclasses.replace(one, grid={**one.grid, "pole_length": np.linspace(low, low + 0.07, count)})
+    figure = plot.success_map(*[one] * panels)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    for panel in figure.axes[:panels]:
+        texts = [label for label in panel.get_xticklabels() if label.get_text()]
+        assert len(texts) == count
+        turned = np.deg2rad(texts[0].get_rotation())
+        height = texts[0].get_fontsize() * figure.dpi / 72
+        places = [panel.transData.transform((x, 0))[0] for x in one.grid["pole_length"]]
+        widest = max(label.get_window_extent(canvas.get_renderer()).width for label in texts)
+        # Between two lines of text side by side there must be room for one; upright ones must not touch.
+        needed = height / np.sin(turned) if turned else widest
+        assert np.diff(places).min() > needed
 
 
 def test_large_maps_have_no_numbers() -> None:
@@ -117,7 +142,7 @@ def test_a_run_without_an_evaluation(tmp_path: Path) -> None:
     with pytest.raises(DeeprokError, match="has no stored evaluation; give the result of"):
         plot.success_map(run)
     assert main(["evaluate", str(run.folder)]) == 0
-    assert plot.success_map(run).axes[0].get_title() == "rtd_dqn: 0 % success"
+    assert plot.success_map(run).axes[0].get_title() == "rtd_dqn: 0.0 % success"
 
 
 # --- learning curves ----------------------------------------------------------------------------------------------

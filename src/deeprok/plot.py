@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 BLUE, ORANGE, GREEN, PURPLE, SKY, BLACK = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#000000"
-RED = "#D55E00"  # the nominal values, as in the paper
+RED = "#D55E00"  # their vermilion, a reddish orange: the nominal values
 
 #: Colour, line and marker.
 Style = tuple[str, str, str]
@@ -50,8 +50,8 @@ ENDINGS = (".png", ".svg", ".pdf")
 def success_map(*results: Evaluation | Run, names: Sequence[str] = ()) -> Figure:
     """Success rate over two parameters: a panel for each result, with one colour scale.
 
-    The first parameter of the grid is on the horizontal axis, the second on the vertical one. A red square marks the
-    nominal model.
+    The first parameter of the grid is on the horizontal axis, the second on the vertical one. An orange square marks
+    the nominal model, which may lie between the values of the grid; the legend has its own success rate.
 
     Args:
       results: evaluations on grids of two parameters, or runs whose evaluation is stored.
@@ -64,17 +64,25 @@ def success_map(*results: Evaluation | Run, names: Sequence[str] = ()) -> Figure
     figure, panels = panels_of(len(found))
     for panel, result, name in zip(panels, found, _named(found, names), strict=True):
         image = draw_map(panel, result.success, result.grid, result.parameters, size=8 if len(found) == 1 else 6)
-        panel.set_title(f"{name}: {100 * result.overall.success:.0f} % success", fontsize=10)
+        panel.set_title(f"{name}: {100 * result.overall.success:.1f} % success", fontsize=10)
     for i, panel in enumerate(panels):
         label_axes(panel, found[i].grid, found[i].parameters, up=i == 0 or found[i].grid.keys() != found[0].grid.keys())
     figure.colorbar(image, ax=panels, label="success in %", pad=0.02)
+    marked = [each for each in zip(_named(found, names), found, panels, strict=True) if each[-1].get_lines()]
+    if marked:
+        rates = [(name, f"{100 * result.nominal.success:.1f} %") for name, result, _ in marked]
+        said = ", ".join(f"{name} {rate}" for name, rate in rates) if len(found) > 1 else rates[0][1]
+        square = marked[0][-1].get_lines()[0]
+        figure.legend(
+            [square], [f"nominal model: {said} success"], loc="outside lower center", frameon=False, fontsize=8
+        )
     return figure
 
 
 def return_curve(*results: Evaluation | Run, names: Sequence[str] = ()) -> Figure:
     """Return against one parameter: the mean over all episodes, and one standard deviation either side.
 
-    A red line marks the nominal model.
+    An orange line marks the nominal model.
 
     Args:
       results: evaluations on grids of one parameter, the same for all, or runs whose evaluation is stored.
@@ -318,7 +326,7 @@ def draw_map(
         x, y = parameters[across].nominal, parameters[up].nominal
         if xs[0] <= x <= xs[-1] and ys[0] <= y <= ys[-1]:
             square = {"marker": "s", "markersize": 9, "markerfacecolor": "none", "markeredgewidth": 1.8}
-            panel.plot(x, y, **square, markeredgecolor=RED)
+            panel.plot(x, y, **square, linestyle="", markeredgecolor=RED)
     return image
 
 
@@ -336,11 +344,24 @@ def label_axes(
     (across, xs), (above, ys) = grid.items()
     panel.set_xlabel(axis_label(across, parameters))
     if len(xs) <= _MOST_WRITTEN:
-        panel.set_xticks(xs, [f"{x:.3g}" for x in xs], rotation=45 if len(xs) > 8 else 0)
+        labels = [f"{x:.3g}" for x in xs]
+        panel.set_xticks(xs, labels, rotation=_rotation(panel, labels))
     if up:
         panel.set_ylabel(axis_label(above, parameters))
         if len(ys) <= _MOST_WRITTEN:
             panel.set_yticks(ys, [f"{y:.3g}" for y in ys])
+
+
+#: Width of a character and height of a line of a tick's label, in inches.
+_CHARACTER, _LINE = 0.085, 0.2
+
+
+def _rotation(panel: Any, labels: Sequence[str]) -> int:
+    """By how many degrees labels below a panel must be turned so that none is written over another."""
+    width = panel.get_position().width * panel.get_figure().get_figwidth()
+    if len(labels) * _CHARACTER * (max(map(len, labels)) + 1) <= width:
+        return 0
+    return 45 if len(labels) * _LINE / np.sin(np.pi / 4) <= width else 90
 
 
 def draw_band(
