@@ -378,7 +378,8 @@ def summary_of(**means: tuple[float, float, float]) -> dict[str, Summary]:
         (
             {"each": (1.0, 1.0, 1.0), "mean": (0.8, 0.3, 0.8), "cvar": (0.9, 0.7, 0.9), "worst_case": (0.9, 0.8, 0.9)},
             "robustness",
-            "the success of the policy worst_case is 80 % in its worst cell and 90 % on average, that of the policy"
+            "Robust training can pay here. "
+            "The success of the policy worst_case is 80 % in its worst cell and 90 % on average, that of the policy"
             " nominal 10 % and 50 %. The policy mean does worse",
         ),
         (
@@ -389,7 +390,7 @@ def summary_of(**means: tuple[float, float, float]) -> dict[str, Summary]:
         (
             {"each": (1.0, 1.0, 1.0), "mean": (0.5, 0.1, 0.5), "cvar": (0.5, 0.19, 0.5), "worst_case": (0.4, 0.0, 0.5)},
             "adaptation",
-            "knowing the model would: the success of the policy each is 100 %",
+            "knowing the model would. The success of the policy each is 100 %",
         ),
         (
             {"each": (1.0, 1.0, 1.0), "mean": (0.6, 0.1, 0.5), "cvar": (0.5, 0.1, 0.5), "worst_case": (0.4, 0.0, 0.5)},
@@ -399,22 +400,22 @@ def summary_of(**means: tuple[float, float, float]) -> dict[str, Summary]:
         (
             {"each": (0.5, 0.1, 0.52), "mean": (0.5, 0.1, 0.5), "cvar": (0.5, 0.1, 0.5), "worst_case": (0.5, 0.1, 0.5)},
             "none",
-            "can't tell agents apart",
+            "Robust training can not pay here. The nominal policy does as well as one made for each model",
         ),
         (
             {"each": (0.5, 0.1, 1.0), "mean": (0.9, 0.8, 0.9), "cvar": (0.9, 0.8, 0.9), "worst_case": (0.9, 0.8, 0.9)},
             "robustness",  # by returns
-            "the return of the policy worst_case is 0.9",
+            "Robust training can pay here. The return of the policy worst_case is 0.9",
         ),
         (
             {"each": (0.5, 0.1, 0.5), "mean": (0.9, 0.8, 0.9), "cvar": (0.9, 0.8, 0.9), "worst_case": (0.9, 0.7, 0.9)},
             "margin",
-            "A wrong model costs nothing here: the policy each does no better than the nominal one. The policy cvar",
+            "Inconclusive. The success of the policy cvar is 80 % in its worst cell",
         ),
         (  # success says nothing, returns do: 0.2 of a range of 1.5
             {"each": (0.5, 0.1, 1.0), "mean": (0.5, 0.1, 0.5), "cvar": (0.5, 0.1, 0.7), "worst_case": (0.5, 0.1, 0.6)},
             "robustness",
-            "the return of the policy cvar is 0.7 in its worst cell and 0.7 on average",
+            "The return of the policy cvar is 0.7 in its worst cell and 0.7 on average",
         ),
     ],
 )

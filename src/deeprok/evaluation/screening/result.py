@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: The policies of a screening, and what each is made for.
 POLICIES = {
-    "each": "the model that it is played on: the ceiling",
+    "each": "the model that it is played on: the ceiling, but for random actions and the grid's error",
     "nominal": "the nominal model",
     "mean": "a model drawn at random in every step",
     "cvar": "the worst models of every step, averaged",
@@ -192,7 +192,7 @@ class Measure(NamedTuple):
         """How a policy and the nominal one do, in words."""
         ours, theirs = ((self.show(self.worst[x]), self.show(self.mean[x])) for x in (policy, "nominal"))
         return (
-            f"the {self.name} of the policy {policy} is {ours[0]} in its worst cell and {ours[1]} on average, that of"
+            f"The {self.name} of the policy {policy} is {ours[0]} in its worst cell and {ours[1]} on average, that of"
             f" the policy nominal {theirs[0]} and {theirs[1]}"
         )
 
@@ -224,10 +224,10 @@ def judge(summary: Mapping[str, Summary]) -> Verdict:
     robust = [(by, max(_ROBUST, key=lambda policy: sum(by.gain(policy, "nominal")))) for by in found]
     for by, best in robust:
         if by.better(best, "nominal") and by.better("each", "nominal"):
-            return Verdict("robustness", f"Robustness can pay here: {by.compared(best)}.{_remarks(by, best)}")
+            return Verdict("robustness", f"Robust training can pay here. {by.compared(best)}.{_remarks(by, best)}")
     for by in found:
         if by.better("each", "nominal"):
-            told = f"Robustness can't pay here, but knowing the model would: {by.compared('each')}."
+            told = f"Robust training can not pay here, but knowing the model would. {by.compared('each')}."
             if by.better("mean", "nominal"):
                 return Verdict("adaptation", f"{told} Of the policies for all models only mean is better than nominal.")
             return Verdict("adaptation", f"{told} No one policy does.")
@@ -235,13 +235,14 @@ def judge(summary: Mapping[str, Summary]) -> Verdict:
         if by.better(best, "nominal"):
             return Verdict(
                 "margin",
-                "A wrong model costs nothing here: the policy each does no better than the nominal one. The policy"
-                f" {best} does, by a margin for random actions and for the grid's error: {by.compared(best)}. Compare"
-                " with epsilon 0.",
+                f"Inconclusive. {by.compared(best)}. But a policy made for each model, each, does no better than"
+                " nominal, so that a wrong model is not what costs. The gain may come from keeping away from the edge,"
+                " where random actions and the grid's error do harm: compare with epsilon 0 and with a finer grid.",
             )
     return Verdict(
         "none",
-        "This environment can't tell agents apart: the nominal policy does as well as one designed for each model.",
+        "Robust training can not pay here. The nominal policy does as well as one made for each model, so that this"
+        " environment can't tell robust agents from others.",
     )
 
 
@@ -254,6 +255,6 @@ def _remarks(by: Measure, best: str) -> str:
     if by.better(best, "each"):
         said += (
             " Even the policy each does worse, so part of the gain is a margin for random actions and for the grid's"
-            " error: compare with epsilon 0."
+            " error: compare with epsilon 0 and with a finer grid."
         )
     return said

@@ -44,10 +44,10 @@ def screen(
 
     The environment is solved by dynamic programming on its grid of states (`Environment.grid`), under every model of a
     grid of parameters. The policies differ by what they are made for: `each` for the model that it is played on, which
-    is the ceiling; `nominal` for the nominal model; `mean`, `cvar` and `worst_case` for all models, of which every
-    step takes the mean, the mean of the worst ones, or the worst; `random` for none. All are then played in the
-    environment itself, on every model, with the same random numbers. They are greedy on their Q-values, interpolated
-    between grid states.
+    is the ceiling but for random actions and the grid's error; `nominal` for the nominal model; `mean`, `cvar` and
+    `worst_case` for all models, of which every step takes the mean, the mean of the worst ones, or the worst; `random`
+    for none. All are then played in the environment itself, on every model, with the same random numbers. They are
+    greedy on their Q-values, interpolated between grid states.
 
     Args:
       env: an environment, its name, or `module:object`.
