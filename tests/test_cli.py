@@ -30,7 +30,7 @@ from deeprok.cli import evaluate, options, streams, train
 from deeprok.cli import main as cli
 from deeprok.cli.main import main
 from deeprok.core.console import WordConsole
-from deeprok.core.errors import DeeprokError
+from deeprok.core.errors import DeeprokError, extra_missing
 from deeprok.environments import ENVIRONMENTS
 from deeprok.estimators import KalmanConfig
 from deeprok.runs import checkpoint
@@ -520,13 +520,29 @@ def test_algorithms(capsys: pytest.CaptureFixture[str]) -> None:
 def test_envs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["environments"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
-    titles = {line.strip(): at for at, line in enumerate(lines) if line.strip() in ENVIRONMENTS}
+    titles = {line.split(":")[0]: at for at, line in enumerate(lines) if line.split(":")[0] in ENVIRONMENTS}
     assert list(titles) == list(ENVIRONMENTS)
+    assert lines[titles["cartpole"]] == "cartpole: 2 actions, 200 steps, success above 195"
+    assert lines[titles["pendulum"]].startswith("pendulum: 1 number as action, 200 steps, success above ")
+    assert "MountainCarContinuous-v0: 1 number as action, 999 steps, success above 90" in lines
     found = {line.split()[0]: line for line in lines[titles["cartpole"] : titles["deep_sea"]]}
     quantities = ["cart_mass", "pole_length", "pole_mass", "gravity", "force", "time_step", "initial_range"]
     assert set(quantities) <= set(found)
     assert all(word in found["cart_mass"] for word in ("1.5", "0.1 – 7", "kg"))
     assert all(word in found["pole_length"] for word in ("0.5", "0.2 – 1.4", "m"))
+
+
+def test_environments_whose_extra_is_missing_are_named_together(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(settings: Any) -> Any:
+        raise extra_missing("MuJoCo's environments need", "mujoco")
+
+    without = SimpleNamespace(settings=lambda: None, make=make)
+    monkeypatch.setattr("deeprok.cli.environments.MUJOCO_PARTS", {"Hopper-v5": without, "Reacher-v5": without})
+    assert main(["environments"]) == 0
+    said = "MuJoCo's environments need the extra mujoco; in a clone: pip install -c constraints.txt '.[mujoco]'"
+    assert capsys.readouterr().err == f"Hopper-v5, Reacher-v5 are not shown: {said}\n"
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -270,6 +270,8 @@ def test_wilson(won: int, trials: int) -> None:
     expected = binomtest(won, trials).proportion_ci(0.95, method="wilson")
     low, high = wilson(np.array([won]), trials)
     np.testing.assert_allclose([low[0], high[0]], [expected.low, expected.high], rtol=1e-9, atol=1e-12)
+    assert (low[0] == 0) == (won == 0)  # not 3e-18
+    assert (high[0] == 1) == (won == trials)
 
 
 def play_grid(axes: dict[str, Any], episodes: int, env: Environment | None = None, **options: Any) -> Any:
@@ -646,6 +648,12 @@ def test_arguments_of_other_types_are_named(tmp_path: Path, run: Any, options: d
 
 def same(a: Evaluation, b: Evaluation) -> None:
     assert json.dumps(a.to_dict()) == json.dumps(b.to_dict())
+
+
+def test_an_evaluation_is_printed_in_a_sentence() -> None:
+    said = repr(some_evaluation([0.5, 1.0], pole_length=3, cart_mass=4))
+    words = "<Evaluation of deep_rok, 2 seeds, on 3 pole_length × 4 cart_mass, 1 episodes a cell: success 75.0 %, at"
+    assert said.startswith(f"{words} the nominal model 100.0 %; arrays mean_return, ")
 
 
 def test_nothing_is_written_unless_asked_for(unplayed, tmp_path: Path) -> None:

@@ -274,7 +274,8 @@ def test_a_class_is_named_with_its_box_and_branching(name: str, capsys: pytest.C
     """Neither of which it has by itself; without them it is refused."""
     words = ["train", "rtd_dqn", "--env", f"own_simulators:{name}"]
     assert main(words) == 2
-    assert "has no box of its own; give the ranges of its uncertain parameters as box" in capsys.readouterr().err
+    said = "has no box of its own; give the ranges of its uncertain parameters as box (on the command line --box name="
+    assert said in capsys.readouterr().err
     words += ["--box", "current=-0.2:0.2"]
     if name == "Windowed":
         assert main(words) == 2

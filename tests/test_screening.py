@@ -350,7 +350,7 @@ def test_frame_and_figures(walked: Screening) -> None:
     square["grid"] = {"wind": WINDS, "prize": np.array([1.0])}
     square |= {"success": walked.success[..., None], "mean_return": walked.mean_return[..., None]}
     titles = [panel.get_title() for panel in Screening(**square).plot().axes]
-    assert titles[:6] == [f"{p}: {100 * walked.of(p)[0].mean():.0f} % success" for p in POLICIES]
+    assert titles[:6] == [f"{p}: {100 * walked.of(p)[0].mean():.1f} % success" for p in POLICIES]
     square["grid"] |= {"gust": np.array([0.0])}
     with pytest.raises(deeprok.DeeprokError, match="one or two parameters; this has 3"):
         Screening(**square).plot()

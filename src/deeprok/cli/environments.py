@@ -10,7 +10,8 @@ from rich.table import Table
 from deeprok.cli import streams
 from deeprok.cli.options import no_options
 from deeprok.core.errors import DeeprokError
-from deeprok.environments import ENVIRONMENTS
+from deeprok.environments import ENVIRONMENTS, Interval
+from deeprok.environments.base import AnyEnvironment
 from deeprok.environments.mujoco_tasks import PARTS as MUJOCO_PARTS
 from deeprok.environments.ready_made import READY_MADE
 
@@ -18,11 +19,12 @@ from deeprok.environments.ready_made import READY_MADE
 def run(words: Sequence[str]) -> None:
     """Runs the command."""
     no_options("environments", words)
+    missing: dict[str, list[str]] = {}
     for name, part in (*ENVIRONMENTS.items(), *READY_MADE.items(), *MUJOCO_PARTS.items()):
         try:
             env = part.make(part.settings())
         except DeeprokError as error:  # an extra is not installed
-            streams.err.print(f"{name} is not shown: {error}", highlight=False, markup=False, soft_wrap=True)
+            missing.setdefault(str(error), []).append(name)
             continue
         table = Table(
             "parameter",
@@ -32,9 +34,8 @@ def run(words: Sequence[str]) -> None:
             "what it is",
             box=None,
             header_style="bold",
-            title=name,
-            title_justify="left",
         )
+        streams.out.print(f"[italic]{name}[/italic]: {_facts(env)}", highlight=False)
         for field in dataclasses.fields(env.nominal):
             box = env.box.get(field.name)
             table.add_row(
@@ -45,7 +46,19 @@ def run(words: Sequence[str]) -> None:
                 field.metadata["meaning"],
             )
         streams.out.print(table)
+    for why, names in missing.items():
+        line = f"{', '.join(names)} {'are' if len(names) > 1 else 'is'} not shown: {why}"
+        streams.err.print(line, highlight=False, markup=False, soft_wrap=True)
     streams.out.print("deeprok check-env ENV tries one of them, or your own", highlight=False)
+
+
+def _facts(env: AnyEnvironment) -> str:
+    """Its actions, horizon and threshold of a success, in a few words."""
+    count = len(env.actions)
+    actions = f"{count} actions"
+    if isinstance(env.actions, Interval):
+        actions = "1 number as action" if count == 1 else f"{count} numbers as action"
+    return f"{actions}, {env.horizon} steps, success above {env.success_return:g}"
 
 
 def options() -> set[str]:

@@ -51,7 +51,7 @@ class SeedScores:
     nominal: Score
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
     """Where a policy works: its scores in each cell of a grid, pooled over all seeds.
 
@@ -97,6 +97,15 @@ class Evaluation:
     """What disturbed the environment of the test, of `sensor_noise`, `action_delay` and `parameter_noise`."""
     failed: np.ndarray | None = None
     """Episodes in each cell, of all seeds, that ended because the simulation failed; None unless in a simulator."""
+
+    def __repr__(self) -> str:
+        cells = " × ".join(f"{len(values)} {name}" for name, values in self.grid.items())
+        seeds = "1 seed" if len(self.per_seed) == 1 else f"{len(self.per_seed)} seeds"
+        overall, nominal = (f"{100 * score.success:.1f} %" for score in (self.overall, self.nominal))
+        return (
+            f"<Evaluation of {self.algorithm}, {seeds}, on {cells}, {self.episodes} episodes a cell: success {overall},"
+            f" at the nominal model {nominal}; arrays mean_return, std_return, success, success_low, success_high>"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object that `deeprok evaluate --json` prints: arrays are nested lists."""
@@ -209,7 +218,9 @@ def wilson(successes: np.ndarray, trials: int, z: float = 1.959963984540054) -> 
     p = successes / trials
     centre = (p + z**2 / (2 * trials)) / (1 + z**2 / trials)
     half = z / (1 + z**2 / trials) * np.sqrt(p * (1 - p) / trials + z**2 / (4 * trials**2))
-    return np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)
+    # Of none and of all the ends are exact; the formula has them up to rounding.
+    low, high = np.where(successes == 0, 0.0, centre - half), np.where(successes == trials, 1.0, centre + half)
+    return np.clip(low, 0, 1), np.clip(high, 0, 1)
 
 
 class GridReturns(NamedTuple):

@@ -397,7 +397,8 @@ def check(config: Config) -> None:
     if isinstance(env, HostEnvironment):
         if not config.make_box(env):
             raise DeeprokError(
-                f"{config.env} has no box of its own; give the ranges of its uncertain parameters as box"
+                f"{config.env} has no box of its own; give the ranges of its uncertain parameters as box "
+                "(on the command line --box name=low:high)"
             )
     elif config.simulators > 1:
         raise DeeprokError(

@@ -148,7 +148,7 @@ class Screening:
         figure, panels = figures.panels_of(len(self.policies))
         for i, (panel, policy) in enumerate(zip(panels, self.policies, strict=True)):
             image = figures.draw_map(panel, self.of(policy)[0], self.grid, self.parameters)
-            panel.set_title(f"{policy}: {100 * self.of(policy)[0].mean():.0f} % success", fontsize=10)
+            panel.set_title(f"{policy}: {100 * self.of(policy)[0].mean():.1f} % success", fontsize=10)
             figures.label_axes(panel, self.grid, self.parameters, up=i == 0)
         figure.colorbar(image, ax=panels, label="success in %", pad=0.02)
         return figure
