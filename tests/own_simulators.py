@@ -132,6 +132,20 @@ class Explosive(Boat):
         return (obs * np.nan if self.current > 1.0 else obs, reward, *rest)
 
 
+class Divided(Boat):
+    """A boat whose acceleration is its power over its mass, which may be zero; with a negative one it gives up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mass = 1.0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.mass < 0:
+            raise ValueError("negative mass")
+        self.place += 0.0 / self.mass
+        return super().step(action)
+
+
 class Exact(gymnasium.ObservationWrapper[Any, Any, Any]):
     """Gymnasium's Cart-Pole rounds its observations to single precision; this one does not."""
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import own_simulators
 import pytest
 
 import deeprok
@@ -13,6 +15,7 @@ from deeprok.cli.main import main
 from deeprok.evaluation.result import Evaluation, merge
 from deeprok.runs import folder as runs
 from deeprok.runs.metrics import failures
+from deeprok.training.loop import progress_of
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -63,3 +66,46 @@ def test_failed_simulations_are_counted_and_said(tmp_path: Path, capsys: pytest.
 def test_nothing_is_said_where_nothing_failed() -> None:
     assert failures([{"steps": 10, "returns": []}, {"steps": 20, "failed_steps": 0, "failed_simulations": 0}]) == ""
     assert failures([]) == ""
+
+
+def trained(out: Path, *words: str) -> int:
+    box = ["--env", "own_simulators:Divided", "--box", "mass=0:2", "--horizon", "10"]
+    return main(["train", "rtd_dqn", *box, *SMALL.split(), "--out", str(out), *words])
+
+
+def test_a_division_by_zero_is_a_failure_of_that_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert trained(tmp_path / "run", "--fixed-models", "mass=0;mass=1", "--acting", "nominal") == 0
+    assert "40 simulations failed, in 40 of 40 steps" in capsys.readouterr().err
+    assert main(["evaluate", str(tmp_path / "run"), "--grid", "mass=0:2:2", "--episodes", "3"]) == 0
+    assert "the simulation failed in 3 of 6 episodes, in 1 of 2 cells" in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_a_simulator_raises_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert trained(tmp_path / "no", "--fixed-models", "mass=-1;mass=1", "--acting", "nominal") == 2
+    assert capsys.readouterr().err.strip().endswith("the simulator has failed: ValueError: negative mass")
+    assert trained(tmp_path / "run", "--fixed-models", "mass=1;mass=2", "--acting", "nominal") == 0
+    assert main(["evaluate", str(tmp_path / "run"), "--grid", "mass=-1:1:2", "--episodes", "3"]) == 2
+    assert "the simulator has failed: ValueError: negative mass" in capsys.readouterr().err
+
+
+def test_a_chunk_that_fails_does_not_take_those_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, taken = own_simulators.Boat.step, []
+
+    def fails_late(self: Any, action: Any) -> Any:
+        taken.append(action)
+        if len(taken) > 120:  # of 40 steps each one, and its outcomes under two models
+            raise RuntimeError("lost contact")
+        return step(self, action)
+
+    monkeypatch.setattr(own_simulators.Boat, "step", fails_late)
+    words = ["--fixed-models", "mass=1;mass=2", "--acting", "nominal", "--steps", "80", "--trial-every", "100"]
+    assert trained(tmp_path / "run", *words) == 2
+    steps = runs.read_metrics(tmp_path / "run")[-1]["steps"]
+    assert steps == progress_of(tmp_path / "run")[0]
+    assert 0 < steps < 80
+
+
+def test_noisy_parameters_of_an_environment_that_is_copied(tmp_path: Path) -> None:
+    assert trained(tmp_path / "run", "--fixed-models", "mass=1;mass=2", "--parameter-noise", "mass=0.2") == 0
+    words = ["--grid", "mass=1:2:2", "--episodes", "2", "--parameter-noise", "mass=0.3"]
+    assert main(["evaluate", str(tmp_path / "run"), *words]) == 0

@@ -18,6 +18,7 @@ from test_evaluation import some_evaluation, unplayed, write_run  # noqa: F401
 from deeprok import Calibration, plot
 from deeprok.cli.main import main
 from deeprok.core.errors import DeeprokError
+from deeprok.core.figure_files import ENDINGS
 from deeprok.evaluation.trained import load
 from deeprok.runs import folder as runs
 
@@ -210,7 +211,7 @@ def test_coverage() -> None:
 BEGINNINGS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
 
-@pytest.mark.parametrize("ending", plot.ENDINGS)
+@pytest.mark.parametrize("ending", ENDINGS)
 def test_the_same_figure_gives_the_same_file(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # it is not needed
     for name in ("one", "two"):

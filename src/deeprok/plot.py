@@ -6,15 +6,14 @@ is imported when a figure is drawn, not before, and pyplot is not used.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from deeprok.core.errors import DeeprokError
-from deeprok.core.files import write_atomically
+from deeprok.core.figure_files import check_file as check_file
+from deeprok.core.figure_files import save as save
 from deeprok.runs import folder as runs
 from deeprok.runs import metrics
 from deeprok.runs.folder import Runs
@@ -42,9 +41,6 @@ STYLES: tuple[Style, ...] = (
     (SKY, "--", "v"),
     (BLACK, "-", "x"),
 )
-
-#: Endings of the files that a figure can be written to.
-ENDINGS = (".png", ".svg", ".pdf")
 
 
 def success_map(*results: Evaluation | Run, names: Sequence[str] = ()) -> Figure:
@@ -250,40 +246,6 @@ def radius_sweep(
         figure.colorbar(shades, ax=right, label=axis)
         figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure
-
-
-def save(figure: Figure, path: str | Path) -> None:
-    """Writes a figure, whole or not at all; the same figure gives the same file.
-
-    Args:
-      figure: the figure.
-      path: a file that ends with .png, .svg or .pdf; without an ending, both a PNG and an SVG are written.
-    """
-    from matplotlib import rc_context
-
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for each in [path] if path.suffix.lower() in ENDINGS else [path.with_suffix(end) for end in (".png", ".svg")]:
-        buffer, kind = io.BytesIO(), each.suffix[1:].lower()
-        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-        with rc_context({"svg.hashsalt": "deeprok"}):
-            figure.savefig(buffer, format=kind, dpi=150, metadata=undated)
-        write_atomically(each, buffer.getvalue())
-
-
-def check_file(path: Path, origin: str) -> None:
-    """Raises unless a figure can be written to this file.
-
-    Args:
-      path: the file.
-      origin: the option that gave it, for messages.
-    """
-    if path.suffix.lower() not in ENDINGS:
-        raise DeeprokError(f"{origin} is {path}; it must end with {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
-    if path.is_dir():
-        raise DeeprokError(f"{origin} is {path}, which is a folder")
-    if not path.parent.is_dir():
-        raise DeeprokError(f"{origin} is {path}, but there is no folder {path.parent}")
 
 
 # --- parts of figures, drawn into a panel -------------------------------------------------------------------------

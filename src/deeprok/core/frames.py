@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from deeprok.core.errors import extra_missing
+from deeprok.core.errors import DeeprokError, extra_missing
 
 
 def make_frame(columns: Mapping[str, np.ndarray]) -> Any:
@@ -32,7 +32,7 @@ def read_parquet(path: Path, content: bytes) -> Any:
     try:
         pandas, arrow = import_module("pandas"), import_module("pyarrow")
     except ImportError as error:
-        raise DeeprokError("parquet files need the extra: pip install 'deeprok[frame]'") from error
+        raise extra_missing("parquet files need", "frame") from error
     try:
         return pandas.read_parquet(io.BytesIO(content))
     except (arrow.ArrowException, OSError, ValueError) as error:

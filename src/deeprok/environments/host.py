@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax
 import numpy as np
 
+from deeprok.core.errors import DeeprokError
 from deeprok.environments.past import Past
 from deeprok.environments.spaces import ActionSpace
+
+T = TypeVar("T")
 
 #: How a simulator answers for several models: its state is saved and put back; or there is a copy for each model, all
 #: stepped from a common reset, so that their states drift apart; or it can't, which leaves domain randomisation.
@@ -34,7 +37,8 @@ class Simulator(Protocol):
     """One stateful simulation. It is not shared between threads.
 
     A simulation that fails (its numbers are not finite, the simulator gives up) is a failure of that model:
-    `terminated`, with the last finite observation. One that has an attribute `truncated` can end an episode by it.
+    `terminated`, with the last finite observation. One that has an attribute `truncated` can end an episode by it, and
+    one with a method `set(model)` can change parameters within an episode without a state that is read and written.
     """
 
     #: How many simulations have failed so far, by what failed.
@@ -107,6 +111,16 @@ def model_of(env: HostEnvironment, model: Mapping[str, Any]) -> dict[str, float]
     changed = {field.name: getattr(env.nominal, field.name) for field in fields}
     own = {field.name: float(changed[field.name]) for field in fields if changed[field.name] != field.default}
     return own | {name: float(value) for name, value in model.items()}
+
+
+def asked(call: Callable[..., T], *given: Any) -> T:
+    """What a simulator answers; a `DeeprokError` with its own words if it raises something else."""
+    try:
+        return call(*given)
+    except DeeprokError:
+        raise
+    except Exception as error:  # of the user's simulator, most likely
+        raise DeeprokError(f"the simulator has failed: {type(error).__name__}: {error}") from error
 
 
 def make_parameters(name: str, quantities: Mapping[str, Any]) -> Any:

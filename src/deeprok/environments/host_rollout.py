@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from deeprok.environments.host import HostEnvironment, HostOutcome, Simulator
+from deeprok.environments.host import HostEnvironment, HostOutcome, Simulator, asked
 
 #: Simulations at once: so many that calling the policy costs little beside their steps.
 _SIDE_BY_SIDE = 64
@@ -50,7 +50,7 @@ def make_host_rollout(env: HostEnvironment) -> Callable[[Sequence[Start], HostAc
         while True:
             while waiting and (free := np.flatnonzero(episodes < 0)).size:
                 slot, episode = free[-1], waiting.pop()
-                obs[slot], episodes[slot], steps[slot] = simulators[slot].reset(*starts[episode]), episode, 0
+                obs[slot], episodes[slot], steps[slot] = asked(simulators[slot].reset, *starts[episode]), episode, 0
             playing = np.flatnonzero(episodes >= 0).tolist()
             if not playing:
                 return
@@ -58,7 +58,7 @@ def make_host_rollout(env: HostEnvironment) -> Callable[[Sequence[Start], HostAc
             for slot in playing:
                 simulator = simulators[slot]
                 before = sum(simulator.failures.values())
-                outcome, step = simulator.step(actions[slot]), int(steps[slot])
+                outcome, step = asked(simulator.step, actions[slot]), int(steps[slot])
                 obs[slot], steps[slot] = outcome.obs, step + 1
                 truncated = step + 1 >= env.horizon or getattr(simulator, "truncated", False)
                 ended, episode = bool(outcome.terminated) or truncated, int(episodes[slot])

@@ -124,9 +124,7 @@ class DisturbedSimulator(_Around):
     def step(self, action: Any) -> HostOutcome:
         """The outcome of the action that has arrived, on the model of the episode."""
         if self._changes.noise:
-            state = self._inner.read()
-            assert state is not None
-            self._inner.write(state, self._noisy(self._model))
+            self._set(self._noisy(self._model))
         outcome = self._inner.step(self._arrived(action))
         self._t += 1
         if self._changes.delay:
@@ -150,6 +148,16 @@ class DisturbedSimulator(_Around):
         self._inner.write({name: array for name, array in state.items() if name not in _DISTURBED}, model)
         self._seed, self._t = (int(number) for number in state[_DISTURBED[0]])
         self._pending, self._model = np.array(state[_DISTURBED[1]]), dict(model)
+
+    def _set(self, model: Mapping[str, float]) -> None:
+        """Changes the simulator's parameters within the episode."""
+        if hasattr(self._inner, "set"):
+            self._inner.set(model)
+            return
+        state = self._inner.read()
+        if state is None:
+            raise DeeprokError("parameter_noise needs a simulator whose state can be read, or one with a method set")
+        self._inner.write(state, model)
 
     def _random(self, purpose: int, later: int = 0) -> np.random.Generator:
         return np.random.default_rng((self._seed, self._t + later, purpose))

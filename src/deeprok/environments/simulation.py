@@ -90,6 +90,11 @@ class Simulation:
         )
         return HostOutcome(*(np.array(column) for column in zip(*found, strict=True)))
 
+    def set(self, model: Mapping[str, float]) -> None:
+        """Changes parameters within the episode."""
+        self._model = {**self._model, **model}
+        self._set(self._env, model)
+
     def answer(self, action: Any, models: Sequence[Mapping[str, float]]) -> list[HostOutcome]:
         """The outcome of the action under each model, by putting the state back or by copies made for it."""
         env, access, found = self._env, self._within.state, []
@@ -145,8 +150,11 @@ class Simulation:
             self._within.derive(env)
 
     def _take(self, env: Any, action: Any) -> tuple[HostOutcome, bool]:
-        obs, reward, terminated, truncated, _ = env.step(self._within.take(action))
-        flat, earned = self._within.flatten(obs), float(reward)
+        try:
+            obs, reward, terminated, truncated, _ = env.step(self._within.take(action))
+            flat, earned = self._within.flatten(obs), float(reward)
+        except (ArithmeticError, np.linalg.LinAlgError):  # as by a mass of zero
+            flat, earned, terminated, truncated = self._obs, math.nan, True, False
         if not math.isfinite(earned + sum(flat.tolist())):  # for a few numbers faster than numpy
             self.failures["not finite"] = self.failures.get("not finite", 0) + 1
             flat, earned, terminated = self._obs, earned if math.isfinite(earned) else 0.0, True

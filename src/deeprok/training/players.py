@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from deeprok.core.errors import DeeprokError
-from deeprok.environments.host import HostEnvironment, Simulator, model_of
+from deeprok.environments.host import HostEnvironment, Simulator, asked, model_of
 from deeprok.runs.settings import Config, from_json
 
 
@@ -147,7 +147,7 @@ def players_here(env: HostEnvironment, robust: bool, count: int) -> Players:
     players = [Player(env, robust) for _ in range(count)]
 
     def ask(name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        return [getattr(player, name)(*given) for player, given in zip(players, arguments, strict=True)]
+        return [asked(getattr(player, name), *given) for player, given in zip(players, arguments, strict=True)]
 
     return Players(ask, lambda: None)
 
