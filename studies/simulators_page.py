@@ -239,7 +239,7 @@ def _stable_baselines(found: Found) -> str:
             f"it has that of the other agents, with a standard deviation of {found['action_noise']:g}. It has no "
             "choice of weights on held-out models, so its last ones are played."
         )
-    return "stable-baselines3 is not among the rows: it needs the extra `bench`, which was not installed."
+    return "stable-baselines3 is not among the rows yet; it needs the extra `bench`."
 
 
 def page(found: Found) -> str:

@@ -33,6 +33,8 @@ from studies import (
     robustness,
     robustness_figure,
     robustness_page,
+    simulators,
+    simulators_page,
 )
 from studies.carried_over import format3_hashes, stored_rows
 from studies.kalman_page import kalman_page
@@ -388,6 +390,20 @@ def test_page_on_robustness_is_what_its_numbers_give() -> None:
         for name, row in found["rows"][env].items():
             if row["seeds"] and not robustness.AGENTS[name].algorithm.startswith("sb3:"):
                 assert row["settings"] == robustness.comparison(env, name, 1).rows[0].config(0).digest()
+                assert len(row["seeds"]) + len(row["diverged"]) >= 5
+
+
+def test_page_of_the_simulators_is_what_its_numbers_give() -> None:
+    folder = ROOT / "docs" / "simulators"
+    found = json.loads((folder / "simulators.json").read_text())
+    assert (ROOT / "docs" / "simulators.md").read_text() == simulators_page.page(found)
+    assert {path.name for path in folder.iterdir()} == {"simulators.json"} | {
+        f"{name}.{ending}" for name in simulators_page.figures(found) for ending in ("png", "svg")
+    }
+    for env, rows in found["rows"].items():
+        for name, row in rows.items():
+            if row["seeds"] and not simulators.ENVS[env].algorithm(name).startswith(("sb3", "random")):
+                assert row["settings"] == simulators.comparison(env, name, 5).rows[0].config(0).digest()
                 assert len(row["seeds"]) + len(row["diverged"]) >= 5
 
 
