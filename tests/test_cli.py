@@ -639,6 +639,7 @@ DAMAGES: dict[str, tuple[str, ...]] = {
 }
 COMMANDS = {
     "evaluate": ["evaluate", "{run}"],
+    "stress": ["stress", "{run}"],
     "export": ["export", "{run}", "--out", "{out}"],
     "resume": ["train", "--resume", "{run}"],
 }

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from deeprok.evaluation.result import Evaluation
     from deeprok.evaluation.screening.result import Screening
     from deeprok.evaluation.screening.screen import screen
+    from deeprok.evaluation.stress.result import Stress
+    from deeprok.evaluation.stress.stress import stress
     from deeprok.evaluation.trained import Run, load
     from deeprok.identification.identify import identify
     from deeprok.identification.log import Log, read_log
@@ -43,6 +45,7 @@ __all__ = [
     "Log",
     "Run",
     "Screening",
+    "Stress",
     "calibrate",
     "check_environment",
     "evaluate",
@@ -56,6 +59,7 @@ __all__ = [
     "resume",
     "screen",
     "solve",
+    "stress",
     "train",
 ]
 
@@ -73,6 +77,7 @@ _MODULES = {
     "Log": "identification.log",
     "Run": "evaluation.trained",
     "Screening": "evaluation.screening.result",
+    "Stress": "evaluation.stress.result",
     "calibrate": "evaluation.calibration",
     "check_environment": "environments.checks",
     "evaluate": "evaluation.grid",
@@ -85,6 +90,7 @@ _MODULES = {
     "resume": "training.jobs",
     "screen": "evaluation.screening.screen",
     "solve": "tabular.solution",
+    "stress": "evaluation.stress.stress",
     "train": "training.train",
 }
 

@@ -1,0 +1,291 @@
+"""The stress test of one trained policy or several."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from deeprok.core import cache
+from deeprok.core.errors import DeeprokError, shown
+from deeprok.environments.base import AnyEnvironment
+from deeprok.environments.disturbable import ACTION_DELAY, SENSOR_NOISE, disturbable, disturbable_parameters
+from deeprok.environments.host import HostEnvironment
+from deeprok.evaluation.stress.margin import ROUNDS, SECTIONS, margins
+from deeprok.evaluation.stress.result import Model, Stress, StressedRun, make_rate
+from deeprok.evaluation.stress.search import Tried, least_budget, search
+from deeprok.evaluation.stress.sensitivity import sensitivity_of
+from deeprok.evaluation.stress.space import Space, enclosing, make_space
+from deeprok.evaluation.stress.trial import CHOICE, EPISODES, REPORT, Trial, make_trial
+from deeprok.evaluation.trained import Run, load
+from deeprok.runs.settings import Config
+from deeprok.uncertainty.models import box_text, parse_box
+
+#: Models that are tried unless a budget is given, of an environment in JAX and of a stateful simulator.
+BUDGET, SIMULATOR_BUDGET = 4096, 1024
+
+#: How much more sensor noise, and how many steps more delay, than a run was trained with belong to its usual box.
+_MORE_NOISE, _MORE_DELAY = 0.1, 1
+
+#: The worst models of each search that are played again to choose the worst of all.
+_CANDIDATES = 32
+
+
+def stress(
+    run: str | os.PathLike[str],
+    *others: str | os.PathLike[str],
+    box: str | Mapping[str, Sequence[float]] | None = None,
+    margin: float = 0.5,
+    threshold: float = 0.9,
+    budget: int | None = None,
+    seed: int = 0,
+    advance: Callable[[float], None] | None = None,
+) -> Stress:
+    """Finds where a trained policy breaks, how far that is from the nominal model, and which parameters matter.
+
+    A box of models and a margin around it are searched for the model with the least success and, of equals, the least
+    return. What is found is played again with other random numbers, so that its success is not that of bad luck. The
+    policy is greedy. Several runs are searched on the same models, and what was found for one is tried on all.
+
+    Args:
+      run: a loaded run, a run folder, or a folder of seeds, of which the seed that did best on held-out models is
+        tested.
+      others: more of them, to be compared; all must have the same environment.
+      box: what is searched, as {"name": (low, high)} or as text, name=low:high,…. Beside the environment's parameters
+        there are `sensor_noise` and `action_delay`. By default the run's own box, up to 0.1 more noise and one step
+        more delay than it was trained with; of several runs, the smallest box that holds those of all.
+      margin: by what part of its width each range is widened on either side. A quantity that must be positive stays
+        above a tenth of its lower end.
+      threshold: the success, above 0 and at most 1, below which a policy fails on a model.
+      budget: models that are tried for each run; by default 4096, and 1024 in a stateful simulator. The more there
+        are, the more episodes confirm what was found.
+      seed: seed of all random numbers.
+      advance: called with the fraction of the work done since its last call.
+
+    Example:
+      >>> found = deeprok.stress("runs/rok", "runs/ddqn", threshold=0.8)
+      >>> found.worst.success
+      >>> print(found.verdict.sentence)
+    """
+    cache.enable_if_asked()
+    _check(margin, threshold, seed)
+    trained = [_loaded(one) for one in (run, *others)]
+    tested = _tested(trained, box, margin)
+    space = tested.space
+    tries = _budget(budget, tested)
+    meter = _Meter(advance, len(trained) * _work(tries, len(space.dimensions), len(trained)))
+    trials = [make_trial(one, env, space.names, seed, meter.add) for one, env in zip(trained, tested.envs, strict=True)]
+    tried = [search(space, trial, tries, seed) for trial in trials]
+    candidates = np.concatenate([each.worst(_CANDIDATES) for each in tried])
+    found = tuple(
+        _examined(os.fspath(given), one, _values_of(env, space), space, trial, each, candidates, tries, threshold)
+        for given, one, env, trial, each in zip((run, *others), trained, tested.envs, trials, tried, strict=True)
+    )
+    meter.finish()
+    return Stress(trained[0].env.name, space, threshold, tries, EPISODES, seed, found)
+
+
+def _check(margin: float, threshold: float, seed: int) -> None:
+    if not 0 <= margin < math.inf:
+        raise DeeprokError(f"margin is {margin:g}; it must be a number of at least 0")
+    if not 0 < threshold <= 1:
+        raise DeeprokError(f"threshold is {threshold:g}; it must be a success rate above 0 and at most 1")
+    if not 0 <= seed < 2**32:
+        raise DeeprokError(f"seed is {seed}; it must be from 0 to 4294967295")
+
+
+def _loaded(run: str | os.PathLike[str]) -> Run:
+    return run if isinstance(run, Run) else load(run)
+
+
+class _Tested(NamedTuple):
+    """What is searched, and the environment of each run, in which the searched parameters are parameters."""
+
+    space: Space
+    envs: list[AnyEnvironment]
+
+
+def _tested(trained: Sequence[Run], box: str | Mapping[str, Sequence[float]] | None, margin: float) -> _Tested:
+    for one in trained[1:]:
+        _check_same(trained[0], one)
+    first = trained[0].settings
+    with first.arithmetic():
+        nominal = _parameters(first, _undisturbed(first))
+        if box is None:
+            searched = enclosing([_usual_box(one.settings) for one in trained])
+        else:
+            searched = parse_box(box_text(box), nominal)
+    if not searched:
+        raise DeeprokError(f"{trained[0].env.name} has no box of uncertain parameters; give a box")
+    space = make_space(searched, margin, nominal)
+    return _Tested(space, [_environment(one.settings, space) for one in trained])
+
+
+def _check_same(one: Run, other: Run) -> None:
+    """Raises unless two runs can be compared."""
+    a, b = one.settings, other.settings
+    if a.env != b.env:
+        raise DeeprokError(
+            f"{one.folder} has the environment {shown(a.env)} and {other.folder} {shown(b.env)}; runs are compared in"
+            " the same environment only"
+        )
+    for field in dataclasses.fields(a.environment):
+        ours, theirs = (getattr(config.environment, field.name) for config in (a, b))
+        if ours != theirs:
+            raise DeeprokError(
+                f"{one.folder} has the {field.name} {shown(ours)} and {other.folder} {shown(theirs)}; runs are"
+                " compared in the same environment only"
+            )
+
+
+def _undisturbed(config: Config) -> AnyEnvironment:
+    """A run's environment without the noise and the delay that it was trained with."""
+    return config.disturbed(**{SENSOR_NOISE: 0.0, ACTION_DELAY: 0}).make_env()
+
+
+def _can_be_disturbed(env: AnyEnvironment) -> bool:
+    """Whether its parameters leave the names of noise and delay free."""
+    return not {SENSOR_NOISE, ACTION_DELAY} & {field.name for field in dataclasses.fields(env.nominal)}
+
+
+def _parameters(config: Config, env: AnyEnvironment) -> Any:
+    """The parameters that can be searched."""
+    if not _can_be_disturbed(env):
+        return env.nominal
+    return disturbable_parameters(env.nominal, config.sensor_noise, config.action_delay)
+
+
+def _usual_box(config: Config) -> dict[str, tuple[float, float]]:
+    """What is searched unless a box is given."""
+    env = _undisturbed(config)
+    box = dict(config.make_box(env))
+    if _can_be_disturbed(env):
+        box[SENSOR_NOISE] = (0.0, config.sensor_noise + _MORE_NOISE)
+        box[ACTION_DELAY] = (0.0, float(config.action_delay + _MORE_DELAY))
+    return box
+
+
+def _environment(config: Config, space: Space) -> AnyEnvironment:
+    """The environment that a run is tested in."""
+    with config.arithmetic():
+        env = _undisturbed(config)
+        highest = {each.name: each.high for each in space.dimensions}
+        if not _can_be_disturbed(env) or not {SENSOR_NOISE, ACTION_DELAY} & set(highest):
+            return config.make_env()
+        longest = max(config.action_delay, int(highest.get(ACTION_DELAY, 0)))
+        return disturbable(env, config.sensor_noise, config.action_delay, longest)
+
+
+def _values_of(env: AnyEnvironment, space: Space) -> np.ndarray:
+    """[D] the nominal values of what is searched."""
+    return np.array([float(getattr(env.nominal, name)) for name in space.names])
+
+
+def _budget(budget: int | None, tested: _Tested) -> int:
+    if budget is None:
+        budget = SIMULATOR_BUDGET if isinstance(tested.envs[0], HostEnvironment) else BUDGET
+        return max(budget, least_budget(len(tested.space.dimensions)))
+    least = least_budget(len(tested.space.dimensions))
+    if budget < least:
+        count = len(tested.space.dimensions)
+        raise DeeprokError(
+            f"budget is {budget}; a search of {count} parameter{'s' if count > 1 else ''} takes at least {least} models"
+        )
+    return budget
+
+
+class _Blocks(NamedTuple):
+    """How many blocks of episodes a model is played with, by purpose."""
+
+    choice: int
+    report: int
+    lines: int
+
+
+def _blocks(budget: int) -> _Blocks:
+    """With the usual budget 256 episodes to choose the worst model, 1024 to report it, and 256 along lines."""
+    return _Blocks(choice=max(1, budget // 512), report=max(1, budget // 128), lines=max(1, budget // 512))
+
+
+def _work(budget: int, dimensions: int, runs: int) -> int:
+    """The blocks of episodes that a run is played with at most, on all models."""
+    blocks, lines = _blocks(budget), 2 * dimensions + 1
+    return (
+        budget + runs * _CANDIDATES * blocks.choice + 2 * blocks.report + (1 + ROUNDS * SECTIONS * lines) * blocks.lines
+    )
+
+
+class _Meter:
+    """Counts the work done, and reports it as fractions of the whole."""
+
+    def __init__(self, advance: Callable[[float], None] | None, total: float) -> None:
+        self._advance, self._total, self._done = advance or (lambda part: None), total, 0.0
+
+    def add(self, work: float) -> None:
+        """Reports work."""
+        self._done += work
+        self._advance(work / self._total)
+
+    def finish(self) -> None:
+        """Reports what was not needed."""
+        self.add(max(0.0, self._total - self._done))
+
+
+def _examined(
+    name: str,
+    run: Run,
+    nominal: np.ndarray,
+    space: Space,
+    trial: Trial,
+    tried: Tried,
+    candidates: np.ndarray,
+    budget: int,
+    threshold: float,
+) -> StressedRun:
+    """What follows from a search: the worst model, chosen and then reported by fresh episodes, margins, indices.
+
+    Args:
+      name: of the run.
+      run: the run.
+      nominal: [D] its nominal model.
+      space: what was searched.
+      trial: plays models.
+      tried: the run's own search.
+      candidates: [C, D] the worst models of all runs' searches.
+      budget: decides how many episodes confirm.
+      threshold: the success that counts as working.
+    """
+    blocks = _blocks(budget)
+    chosen = trial(candidates, CHOICE, blocks.choice)
+    worst = Tried(candidates, *chosen, sample=0).worst(1)[0]
+    reported = trial(np.stack([space.rounded(nominal), worst]), REPORT, blocks.report)
+    models = [
+        Model(
+            dict(zip(space.names, (float(x) for x in values), strict=True)),
+            make_rate(success, blocks.report * EPISODES),
+            float(mean_return),
+        )
+        for values, success, mean_return in zip((nominal, worst), *reported, strict=True)
+    ]
+    margin, direction = margins(space, nominal, worst, trial, threshold, blocks.lines)
+    of, indices = sensitivity_of(tried)
+    ranked = sorted(zip(space.names, indices, strict=True), key=lambda pair: -pair[1].total)
+    uniform = tried.success[tried.uniform()]
+    return StressedRun(
+        name=name,
+        folder=str(run.folder),
+        algorithm=run.settings.algorithm,
+        keep=run.keep,
+        nominal=models[0],
+        worst=models[1],
+        failing=make_rate(float((uniform < threshold).mean()), len(uniform)),
+        margin=margin,
+        direction=direction,
+        sensitivity=dict(ranked),
+        sensitivity_of=of,
+        tried=tried,
+    )

@@ -1,0 +1,75 @@
+"""Playing a policy on lists of models, with random numbers that can be asked for again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from deeprok.environments.base import AnyEnvironment
+from deeprok.environments.host import HostEnvironment
+from deeprok.evaluation.play import cell_player
+from deeprok.evaluation.policies import weights_policy
+from deeprok.evaluation.trained import Run
+
+#: Episodes of a block: each model is played with whole blocks, the same ones for all.
+EPISODES = 32
+
+#: Models in a call of a compiled program, always as many, so that it is compiled once.
+_MODELS = 128
+
+#: What random numbers are for. Those of one purpose are never used for another.
+SEARCH, CHOICE, REPORT, LINES = range(4)
+
+
+class Scores(NamedTuple):
+    """How a policy did on N models."""
+
+    success: np.ndarray  # [N] share of the episodes
+    mean_return: np.ndarray  # [N]
+
+
+#: `(models [N, D], purpose, blocks) -> Scores`: plays so many blocks of episodes on each model, all with the random
+#: numbers of that purpose.
+Trial = Callable[[np.ndarray, int, int], Scores]
+
+
+def make_trial(run: Run, env: AnyEnvironment, names: list[str], seed: int, advance: Callable[[float], None]) -> Trial:
+    """A function that plays a run's greedy policy on models.
+
+    Args:
+      run: the run.
+      env: the environment that it is played in.
+      names: the parameters that the columns of models are.
+      seed: decides all random numbers.
+      advance: called as models are played, with how many; a model counts once for each block.
+    """
+    weights = run.weights[None]
+    play = cell_player(env, weights_policy(run.network, run.env.actions, "mean"), EPISODES)
+
+    def played(models: np.ndarray, block: int) -> np.ndarray:
+        """[N, EPISODES] the returns."""
+        if isinstance(env, HostEnvironment):
+            columns = dict(zip(names, models.T, strict=True))
+            return play(weights, columns, 0.0, block, lambda part: advance(part * len(models)))
+        rows = []
+        for start in range(0, len(models), _MODELS):
+            some = models[start : start + _MODELS]
+            full = some[np.arange(_MODELS) % len(some)]  # filled up
+            rows.append(play(weights, dict(zip(names, full.T, strict=True)), 0.0, block)[: len(some)])
+            advance(len(some))
+        return np.concatenate(rows)
+
+    def trial(models: np.ndarray, purpose: int, blocks: int) -> Scores:
+        with run.settings.arithmetic():
+            blocks_played = [played(models, seed_of(seed, purpose, number)) for number in range(blocks)]
+        returns = np.concatenate(blocks_played, axis=1)
+        return Scores((returns > env.success_return).mean(axis=1), returns.mean(axis=1))
+
+    return trial
+
+
+def seed_of(seed: int, purpose: int, block: int) -> int:
+    """The seed of a block's random numbers."""
+    return int(np.random.SeedSequence((seed, purpose, block)).generate_state(1)[0])
