@@ -32,6 +32,7 @@ SLOW = (
     "read-results",
     "runs",
     "screen",
+    "stress",
 )
 PAGES = [README, *sorted([*(DOCS / "tutorials").glob("*.md"), *(DOCS / "how-to").glob("*.md")])]
 
@@ -43,6 +44,8 @@ PLAIN = {"preset": "tuned", **TRAIN}
 #: Policy gradients have iterations instead of chunks.
 ITERATION = {"preset": "tuned", "episodes": 4, "trajectories": 4, "trial_models": 2, "trial_episodes": 1}
 EVALUATE = {"episodes": 2}
+#: The fewest models that four parameters take.
+STRESS = {"budget": 192}
 
 
 class Block(NamedTuple):
@@ -72,7 +75,7 @@ def programs(code: str, files: Sequence[str]) -> list[list[str]]:
 def reduced(words: list[str]) -> list[str]:
     """The command with small sizes."""
     train = ITERATION if {"pg", "epopt", "robust_pg"} & {*words[1:2]} else PLAIN
-    sizes = {"train": train, "evaluate": EVALUATE, "check-env": EVALUATE}.get(words[0], {})
+    sizes = {"train": train, "evaluate": EVALUATE, "check-env": EVALUATE, "stress": STRESS}.get(words[0], {})
     if "--resume" in words:
         return words
     for name, value in sizes.items():
@@ -99,7 +102,7 @@ def compiled_for_all() -> Iterator[None]:
 @pytest.fixture
 def small(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Small sizes, a folder of its own from which modules can be imported, and one process."""
-    make_config, evaluate = deeprok.make_config, deeprok.evaluate
+    make_config, evaluate, stress = deeprok.make_config, deeprok.evaluate, deeprok.stress
 
     def small_config(*args: Any, **settings: Any) -> Any:
         return make_config(*args, **{**settings, **(TRAIN if page == README else PLAIN)})
@@ -109,6 +112,7 @@ def small(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
     monkeypatch.setattr(deeprok, "make_config", small_config)
     monkeypatch.setattr(deeprok, "evaluate", small_evaluation)
+    monkeypatch.setattr(deeprok, "stress", lambda *runs, **options: stress(*runs, **{**options, **STRESS}))
     monkeypatch.setattr(jobs, "count_cores", lambda: 1)  # worker processes would compile all of it again
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -24,6 +24,9 @@ from deeprok.evaluation.stress.trial import EPISODES, SEARCH, Scores, Trial
 #: power of two they can be a part of a Sobol sequence.
 _POPULATION_SHARE, _LEAST_POPULATION, _MOST_POPULATION = 1 / 32, 16, 128
 
+#: Evolution ends where merits differ by less, relative to their mean: what is left of the budget looks elsewhere.
+_TOLERANCE = 1e-4
+
 #: The fewest models of each of the samples A and B, and the share of the budget that the design takes at most.
 _LEAST_SAMPLE, _DESIGN_SHARE = 16, 0.5
 
@@ -103,7 +106,7 @@ def search(space: Space, trial: Trial, budget: int, seed: int) -> Tried:
             [(0.0, 1.0)] * dimensions,
             init=start,
             maxiter=left // population - 1,
-            tol=1e-6,
+            tol=_TOLERANCE,
             polish=False,
             updating="deferred",
             vectorized=True,
