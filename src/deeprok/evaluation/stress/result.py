@@ -178,7 +178,7 @@ class Stress:
     def to_frame(self) -> Any:
         """A pandas `DataFrame` with a row for each model of the search and run.
 
-        Needs the extra `frame`: pip install 'deeprok[frame]'.
+        Needs the extra `frame`.
         """
         counts = [len(run.tried.models) for run in self.runs]
         models = np.concatenate([run.tried.models for run in self.runs])
