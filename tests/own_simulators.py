@@ -177,6 +177,10 @@ COPIED = from_gymnasium(exact_cartpole, box=EXACT.box, derive=derive)
 BOAT = from_gymnasium(Boat, box={"current": (-0.3, 0.3)}, state=["place", "_steps"], horizon=25, success_return=20.0)
 
 
+#: Its state can't be restored.
+WINDOWED = from_gymnasium(Windowed, box={"current": (-0.2, 0.2)}, horizon=20)
+
+
 def boat() -> HostEnvironment:
     """A function without arguments that makes an environment."""
     return BOAT

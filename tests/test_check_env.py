@@ -39,7 +39,8 @@ from deeprok.environments import (
     pytree_dataclass,
     quantity,
 )
-from deeprok.environments.checks import in_jax
+from deeprok.environments.checks import in_jax, judge
+from deeprok.environments.checks.record import Played
 from deeprok.environments.checks.simulator import draws_of
 from deeprok.environments.pendulum import pendulum as make_pendulum
 
@@ -415,6 +416,13 @@ class Clocked(Puck):
         return self.time >= 20
 
 
+class Mixed(Puck):
+    """It leaves its place, which ends the task, or says that it has terminated when its time is up."""
+
+    def over(self) -> bool:
+        return self.time >= 20 or bool(abs(self.state[0]) > 0.4)
+
+
 class Endless(Puck):
     """It never ends."""
 
@@ -555,9 +563,35 @@ def test_time_limits() -> None:
     )
     said = one(checked(Clocked, horizon=50), "note", "termination")
     assert "Each of 18 random episodes, whatever its model, terminated in step 20 exactly" in said
+    said = one(checked(Mixed, horizon=50), "note", "termination")
+    assert "of 18 random episodes terminated in step 20 exactly, on every model, and none lasted longer" in said
+    assert "which looks like a time limit. If that is only because time is up, leave it out of terminated" in said
     said = one(checked(Hurried), "note", "termination")
     assert "truncated 18 of 18 random episodes, after 8 steps, before the horizon of 20" in said
     assert "episodes are truncated after 200 steps" in one(checked(Puck, horizon=None), "note", "horizon")
+
+
+def lasting(*steps: int) -> Played:
+    """Episodes that terminated after so many steps."""
+    ended, none = np.ones(len(steps), bool), np.zeros(0)
+    return Played(none, np.array(steps), ended, ~ended, [], none, none, 0.0)
+
+
+def test_a_time_limit_is_told_from_chance() -> None:
+    """Of geometric lengths the longest are few: no alarm in a thousand samples, by one rate or another."""
+    clock = lasting(20, 3, 20, 20, 15, 20), lasting(20, 7, 20, 4, 20, 20)
+    assert judge._by_the_clock(clock) == 8
+    assert judge._by_the_clock((clock[0], lasting(3, 4, 5, 6, 7, 8))) == 0  # on one model alone
+    assert judge._by_the_clock((*clock, lasting(21))) == 0  # one lasts longer
+    again = lasting(3, 4, 5, 20, 6, 20)
+    assert judge._by_the_clock([again] * 5) == 0  # two episodes, the same on each model
+    cut = clock[0]._replace(terminated=clock[0].steps < 20)
+    assert judge._by_the_clock((cut, clock[1])) == 0  # truncated there
+    random = np.random.default_rng(0)
+    for rate in (0.05, 0.2, 0.5, 0.8, 1.0):
+        for _ in range(200):
+            models = [lasting(*random.geometric(rate, 20).tolist()) for _ in range(3)]
+            assert judge._by_the_clock(models) == 0
 
 
 @pytest.mark.parametrize(
@@ -574,7 +608,8 @@ def test_a_corner_at_which_numbers_grow_without_end() -> None:
 
 
 def test_simulators_that_can_not_be_called() -> None:
-    assert "step(action) fails with ValueError: not enough values" in one(checked(OldFashioned), "problem", "simulator")
+    said = one(checked(OldFashioned, branching="none"), "problem", "simulator")
+    assert said.startswith("step(action) fails with an error: the simulator's step gives 4 values; it must give five: ")
     said = one(checked(Puck, observation_scale=[1.0]), "problem", "observations")
     assert "has the shape (2,), but observation_scale has 1 numbers" in said
     with pytest.raises(DeeprokError, match=r"^Unseeded can't be reset with a seed: TypeError: .*'seed'$"):

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import deeprok
+from deeprok.cli import train
 from deeprok.cli.main import main
 from deeprok.core.errors import DeeprokError
 from deeprok.environments import (
@@ -36,7 +37,7 @@ from deeprok.environments import (
 from deeprok.environments.acrobot import acrobot
 from deeprok.environments.mountain_car import mountain_car
 from deeprok.environments.ready_made import READY_MADE
-from deeprok.runs.settings import make_config
+from deeprok.runs.settings import from_json, make_config
 
 #: Ready-made ones that need no more than Gymnasium.
 CLASSIC = [name for name in READY_MADE if name != "LunarLander-v3"]
@@ -315,7 +316,9 @@ def test_parameters_and_state_by_functions() -> None:
     simulator.reset(0, {"stream": 0.1})
     found = simulator.outcomes(0, {"stream": np.array([0.1, 0.2])})
     np.testing.assert_allclose(found.obs[1] - found.obs[0], 0.1)
-    assert simulator.read().keys() == {"place", "kinds", "random"}  # type: ignore[union-attr]
+    stored = simulator.read()
+    assert stored
+    assert stored.keys() == {"place", "deeprok.kinds", "deeprok.random", "deeprok.seen"}
 
 
 @pytest.mark.parametrize(
@@ -450,17 +453,64 @@ def test_a_state_that_cannot_be_restored_is_found_out(kind: Any, why: str) -> No
         make_config("rtd_dqn", env=name, box=box)
     assert str(error.value) == (
         f"{name} can't restore its state ({why}), so that it can't answer for several models, which rtd_dqn needs; say "
-        "how its state is read and set, set branching to 'copies', or take an algorithm without a robust target"
+        "how its state is read and set, set branching to 'copies' (--branching copies), or take an algorithm without a "
+        "robust target"
     )
     assert make_config("rtd_dqn", env=name, box=box, branching="copies").make_env().branching == "copies"
     assert make_config("ddqn_dr", env=name, box=box).make_env().branching == "none"
 
 
+@pytest.mark.parametrize("name", ["own_simulators:BOAT", "own_simulators:boat", "own_simulators:Boat", "CartPole-v1"])
+def test_branching_is_a_setting_of_a_run(name: str) -> None:
+    """Of an object, a function that makes it, a class and an id; older runs of objects do not have it."""
+    box = {"cart_mass" if name == "CartPole-v1" else "current": (0.1, 0.3)}
+    usual = make_config("rtd_dqn", env=name, box=box)
+    for way in ("copies", "none", "restored"):
+        config = make_config("ddqn_dr" if way == "none" else "rtd_dqn", env=name, box=box, branching=way)
+        stored = from_json(config.to_json(), "config.json")
+        env = stored.make_env()
+        assert isinstance(env, HostEnvironment)
+        assert (env.branching, env.horizon) == (way, usual.make_env().horizon)
+        simulator = env.make()
+        simulator.reset(0, {})
+        assert (simulator.read() is None) == (way != "restored" or name == "own_simulators:Boat")
+    assert ("branching" in usual.to_json()) == (name in ("own_simulators:Boat", "CartPole-v1"))
+
+
+def test_branching_of_an_object_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the refusal advises works, for training and in the check."""
+    words = ["--env", "own_simulators:WINDOWED", "--out", str(tmp_path / "run")]
+    assert main(["train", "rtd_dqn", *words]) == 2
+    assert "set branching to 'copies' (--branching copies), or take an algorithm" in capsys.readouterr().err
+    assert main(["train", "rtd_dqn", *words, "--branching", "copy"]) == 2
+    assert "unknown branching 'copy': did you mean 'copies'?" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    config, _ = train._parse("rtd_dqn", [*words, "--branching", "copies"])
+    env = from_json(config.to_json(), "config.json").make_env()
+    assert isinstance(env, HostEnvironment)
+    assert (env.branching, env.problem) == ("copies", "")
+    assert main(["check-env", "own_simulators:WINDOWED", "--episodes", "2"]) == 0
+    assert "set branching to copies (--branching copies)." in capsys.readouterr().out
+    assert main(["check-env", "own_simulators:WINDOWED", "--branching", "copies", "--episodes", "2"]) == 0
+    assert "Branching is copies, one for each model" in capsys.readouterr().out
+    assert main(["check-env", "cartpole", "--branching", "copies"]) == 2
+    assert "--branching is not a setting of cartpole, which answers" in capsys.readouterr().err
+
+
+def test_what_was_replaced_in_an_object_stays_with_another_branching() -> None:
+    env = own_simulators.BOAT._replace(box={"current": (0.0, 0.1)}, success_return=3.0)
+    assert env.branched
+    copies = env.branched(env, "copies")
+    assert (copies.branching, copies.box, copies.success_return) == ("copies", env.box, 3.0)
+
+
 @pytest.mark.slow
-def test_it_trains_on_copies(tmp_path: Any) -> None:
+@pytest.mark.parametrize("name", ["Windowed", "WINDOWED"])
+def test_it_trains_on_copies(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And a stopped run goes on with them, as does its evaluation."""
     config = make_config(
         "rtd_dqn",
-        env="own_simulators:Windowed",
+        env=f"own_simulators:{name}",
         box={"current": (-0.2, 0.2)},
         branching="copies",
         **dict(steps=200, chunk_steps=100, hidden=(8,), batch_size=8, warm_up=20, models=3, horizon=20),
@@ -468,6 +518,10 @@ def test_it_trains_on_copies(tmp_path: Any) -> None:
     )
     run = deeprok.train(config, tmp_path / "run", jobs=1)
     assert run.metrics.returns.max() <= 20
+    assert '"branching": "copies"' in (tmp_path / "run" / "config.json").read_text()
+    assert main(["train", "--resume", str(tmp_path / "run")]) == 0
+    assert main(["evaluate", str(tmp_path / "run"), "--grid", "current=0:0.1:2", "--episodes", "2"]) == 0
+    assert capsys.readouterr().err.startswith(f"{tmp_path / 'run'} is finished")
 
 
 @pytest.mark.parametrize(("name", "extra"), [("LunarLander-v3", "box2d"), ("Ant-v5", "mujoco")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from rich.text import Text
 from deeprok.cli import streams
 from deeprok.cli.options import option_names
 from deeprok.core.errors import DeeprokError
-from deeprok.environments import ENVIRONMENTS, Finding, HostEnvironment, check_environment
+from deeprok.environments import ENVIRONMENTS, Branching, Finding, HostEnvironment, check_environment
 from deeprok.environments.base import AnyEnvironment
 from deeprok.training.progress import fraction_bar
 from deeprok.uncertainty.models import parse_box
@@ -43,6 +44,8 @@ class CheckEnv:
         int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: the environment's own)")
     ] = None
     """Steps after which an episode is truncated."""
+    branching: Annotated[Branching | None, tyro.conf.arg(help_behavior_hint="(default: the environment's own)")] = None
+    """How a simulator answers for several models, as `deeprok train` has it."""
     episodes: Annotated[
         int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: 10, or fewer of a simulator if long)")
     ] = None
@@ -72,9 +75,14 @@ def run(words: Sequence[str]) -> int:
 def _environment(options: CheckEnv) -> AnyEnvironment:
     """The environment with what the options change."""
     part = ENVIRONMENTS.find(options.env, "env")
+    given = {name: value for name in ("horizon", "branching") if (value := getattr(options, name)) is not None}
+    if options.branching and "branching" not in {field.name for field in dataclasses.fields(part.settings)}:
+        raise DeeprokError(
+            f"--branching is not a setting of {options.env}, which answers for several models in one way"
+        )
     if options.horizon is not None and not 1 <= options.horizon < 2**31:
         raise DeeprokError(f"horizon is {options.horizon}; it must be at least 1 and at most {2**31 - 1}")
-    env = part.make(part.settings() if options.horizon is None else part.settings(horizon=options.horizon))
+    env = part.make(part.settings(**given))
     if options.horizon is not None and isinstance(env, HostEnvironment):
         env = env._replace(assumed=tuple(name for name in env.assumed if name != "horizon"))
     return env if options.box is None else env._replace(box=parse_box(options.box, env.nominal))

@@ -170,7 +170,7 @@ def _train_runs(name: Path, folders: Sequence[Path], count: int | None, train: C
     else:
         for folder, config in configs.items():
             if isinstance(config.make_env(), HostEnvironment) and done[folder][0] and not is_finished(folder, config):
-                said = f"{folder} goes on {where_resumed(config)}"
+                said = f"{folder} goes on {where_resumed(config, folder / runs.CHECKPOINT)}"
                 streams.err.print(said, highlight=False, markup=False, soft_wrap=True)
         for warning in {config.make_learner().warning for config in configs.values()} - {None}:
             streams.err.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)

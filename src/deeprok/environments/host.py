@@ -61,7 +61,11 @@ class Simulator(Protocol):
         """
 
     def read(self) -> dict[str, np.ndarray] | None:
-        """The state with all that the future depends on, as arrays, for a checkpoint; None if it can't be read."""
+        """The state with all that the future depends on, as arrays, for a checkpoint; None if it can't be read.
+
+        Names, shapes and whether numbers are whole must be those of the state after a reset. A run that was stopped
+        where they are not, or where it is None, goes on from its next episode.
+        """
 
     def write(self, state: Mapping[str, np.ndarray], model: Mapping[str, float]) -> None:
         """Puts back what `read` gave, in an episode with these parameters."""
@@ -85,6 +89,7 @@ class HostEnvironment(NamedTuple):
       past: the steps that its observations hold beside the present one
         (`deeprok.environments.host_wrappers.remembering_simulator`); None if they hold the present alone.
       assumed: which of these nothing says, so that a default was taken: `horizon`, `success_return`.
+      branched: `(env, branching) -> env`, the same simulator that answers in another way; None if it has but one.
     """
 
     name: str
@@ -100,6 +105,7 @@ class HostEnvironment(NamedTuple):
     grid: None = None
     past: Past[HostEnvironment] | None = None
     assumed: tuple[str, ...] = ()
+    branched: Callable[[HostEnvironment, Branching], HostEnvironment] | None = None
 
 
 def model_of(env: HostEnvironment, model: Mapping[str, Any]) -> dict[str, float]:

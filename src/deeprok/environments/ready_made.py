@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deeprok.core.fields import Count
+from deeprok.core.fields import Count, added
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import EnvironmentPart, EpisodeSettings, as_part, quantity
-from deeprok.environments.gymnasium import from_gymnasium, known_ids
+from deeprok.environments.gymnasium import from_gymnasium, known_ids, refuse_several
 from deeprok.environments.host import Branching, HostEnvironment
 from deeprok.environments.mujoco_tasks import PARTS as MUJOCO_PARTS
 from deeprok.environments.simulation import Access
@@ -285,6 +285,24 @@ def _inspected(env: str | Callable[[], Any]) -> EnvironmentPart:
     return _part(make, make("restored").horizon)
 
 
+def _with_branching(part: EnvironmentPart) -> EnvironmentPart:
+    """The part of an environment that a user has made, with its branching as a setting where it can be chosen."""
+    usual = part.make(part.settings())
+    if not isinstance(usual, HostEnvironment) or usual.branched is None:
+        return part
+    fields = [("branching", Branching, added(usual.branching))]
+    settings = dataclasses.make_dataclass(
+        "SimulatorSettings", fields, bases=(part.settings, SimulatorSettings), frozen=True
+    )
+
+    @functools.cache  # whether its state can be restored is tried once
+    def make(chosen: Any) -> Any:
+        env: Any = part.make(chosen)
+        return env if chosen.branching == usual.branching else env.branched(env, chosen.branching)
+
+    return EnvironmentPart(settings, make)
+
+
 def accept(found: Any) -> EnvironmentPart:
     """The part that an object named by a user stands for: what `as_part` takes, or a Gymnasium environment.
 
@@ -293,9 +311,12 @@ def accept(found: Any) -> EnvironmentPart:
         function that makes it.
     """
     library = sys.modules.get("gymnasium")  # imported by whoever has a class of its environments
+    if library:
+        refuse_several(found, "that object")
     if library and isinstance(found, type) and issubclass(found, library.Env):
         return _inspected(found)
     if inspect.isfunction(found) and not inspect.signature(found).parameters:
         made = found()
         return _inspected(found) if library and isinstance(made, library.Env) else accept(made)
-    return as_part(found)
+    part = as_part(found)
+    return part if part is found else _with_branching(part)

@@ -9,11 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from deeprok.core.errors import DeeprokError, shown
 from deeprok.environments.host import Branching, HostOutcome
 from deeprok.environments.spaces import ActionSpace, Interval
 
 #: Steps in which restoring the state is tried.
 _TRIED_STEPS = 10
+
+#: What a stored state has beside the environment's own: the kind of each array, the random state, the last observation.
+_KINDS, _RANDOM, _SEEN = _OWN = ("deeprok.kinds", "deeprok.random", "deeprok.seen")
 
 
 class Access(NamedTuple):
@@ -34,6 +38,7 @@ class Inside(NamedTuple):
     make: Callable[[], Any]
     parameters: Access
     state: Access | None
+    begun: Mapping[str, np.ndarray]  # the state after a reset: what a checkpoint holds has these names and shapes
     derive: Callable[[Any], None] | None
     flatten: Callable[[Any], np.ndarray]
     take: Callable[[Any], Any]
@@ -55,6 +60,7 @@ class Simulation:
     def __init__(self, within: Inside) -> None:
         self.failures: dict[str, int] = {}
         self.truncated = False
+        self.unread = ""  # what of the state can't be stored, where the last `read` gave None because of it
         self._within = within
         self._env = within.make()
         self._nominal = within.parameters.read(self._env)
@@ -111,17 +117,29 @@ class Simulation:
         return found
 
     def read(self) -> dict[str, np.ndarray] | None:
-        """The state as arrays; None for an environment whose state is a copy of it."""
-        access, words = self._within.state, _random_words(self._env)
-        if self._within.branching != "restored" or access is None or words is None:
+        """The state as arrays; None if there are none: it is a copy, or no longer has the form it began with."""
+        access, words, self.unread = self._within.state, _random_words(self._env), ""
+        if self._within.branching != "restored" or access is None:
+            return None
+        if words is None:
+            self.unread = "its random numbers are not of numpy's default generator"
+            return None
+        state, begun = access.read(self._env), self._within.begun
+        if state.keys() != begun.keys():
+            self.unread = f"it has the names {_names(state)}, after a reset {_names(begun)}"
             return None
         found, kinds = dict[str, np.ndarray](), []
-        for name, value in sorted(access.read(self._env).items()):
-            array = np.asarray(0.0 if value is None else value)
+        for name, first in sorted(begun.items()):
+            value = state[name]
+            array = as_numbers(value)
+            if array is None or array.shape != first.shape:
+                now = f"a {type(value).__name__}" if array is None else _size(array)
+                self.unread = f"{name} is {now}, after a reset {_size(first)}"
+                return None
+            # An attribute may be None, and change its kind from one step to the next; a checkpoint holds only bits.
             kinds.append(0 if value is None else ord(array.dtype.char))
-            found[name] = array
-        # An attribute may be None, and change between single and double precision from one step to the next.
-        return {**found, "kinds": np.array(kinds), "random": words}
+            found[name] = _of_kind(array, first)
+        return {**found, _KINDS: np.array(kinds), _RANDOM: words, _SEEN: self._obs.copy()}
 
     def write(self, state: Mapping[str, np.ndarray], model: Mapping[str, float]) -> None:
         """Puts back what `read` gave, in an episode with these parameters."""
@@ -129,18 +147,19 @@ class Simulation:
         assert access
         # A first reset makes what an environment steps only after.
         self.reset(0, model)
-        names = sorted(name for name in state if name not in ("kinds", "random"))
+        names = sorted(name for name in state if name not in _OWN)
         found: dict[str, Any] = {}
-        for name, kind in zip(names, np.asarray(state["kinds"]).tolist(), strict=True):
-            array = np.asarray(state[name]).astype(chr(kind)) if kind else None
+        for name, kind in zip(names, np.asarray(state[_KINDS]).tolist(), strict=True):
+            array = _back(np.asarray(state[name]), chr(kind)) if kind else None
             found[name] = array if array is None or array.ndim else array.item()
         access.write(self._env, found)
-        _set_random_words(self._env, np.asarray(state["random"]))
+        _set_random_words(self._env, np.asarray(state[_RANDOM]))
+        self._obs = np.array(state[_SEEN], float)
 
     def _begin(self, env: Any, model: Mapping[str, float]) -> np.ndarray:
         """A reset with a model's parameters, which the first state may depend on, or which a reset may replace."""
         self._set(env, model)
-        obs, _ = env.reset(seed=self._seed)
+        obs = first_observation(env.reset(seed=self._seed))
         self._set(env, model)
         return self._within.flatten(obs)
 
@@ -151,14 +170,14 @@ class Simulation:
 
     def _take(self, env: Any, action: Any) -> tuple[HostOutcome, bool]:
         try:
-            obs, reward, terminated, truncated, _ = env.step(self._within.take(action))
-            flat, earned = self._within.flatten(obs), float(reward)
+            obs, earned, terminated, truncated = _results(env.step(self._within.take(action)))
+            flat = self._within.flatten(obs)
         except (ArithmeticError, np.linalg.LinAlgError):  # as by a mass of zero
             flat, earned, terminated, truncated = self._obs, math.nan, True, False
         if not math.isfinite(earned + sum(flat.tolist())):  # for a few numbers faster than numpy
             self.failures["not finite"] = self.failures.get("not finite", 0) + 1
             flat, earned, terminated = self._obs, earned if math.isfinite(earned) else 0.0, True
-        return HostOutcome(flat, earned, bool(terminated)), bool(truncated)  # type: ignore[arg-type]
+        return HostOutcome(flat, earned, terminated), truncated  # type: ignore[arg-type]
 
     def _of_copies(
         self, action: Any, models: Mapping[str, np.ndarray], each: list[dict[str, float]]
@@ -176,6 +195,80 @@ class Simulation:
         return found
 
 
+# --- what an environment gives -------------------------------------------------------------------------
+
+
+def first_observation(found: Any) -> Any:
+    """The observation of what a reset gave; raises unless that is a pair with Gymnasium's dictionary."""
+    if isinstance(found, tuple) and len(found) == 2 and (found[1] is None or isinstance(found[1], Mapping)):
+        return found[0]
+    what = f"{len(found)} values" if isinstance(found, tuple) and len(found) != 2 else shown(found)
+    raise DeeprokError(f"the simulator's reset gives {what}; it must give two: observation, info (a dictionary)")
+
+
+def _results(found: Any) -> tuple[Any, float, bool, bool]:
+    """What a step gave, without the dictionary; raises unless it is what Gymnasium asks for."""
+    if not isinstance(found, tuple) or len(found) != 5:
+        what = f"{len(found)} values" if isinstance(found, tuple) else f"a {type(found).__name__}"
+        raise DeeprokError(
+            f"the simulator's step gives {what}; it must give five: observation, reward, terminated, truncated, info "
+            "(done of the old Gym is terminated where the task has ended, truncated where only time is up)"
+        )
+    obs, reward, terminated, truncated, _ = found
+    return obs, _reward(reward), _flag(terminated, "terminated"), _flag(truncated, "truncated")
+
+
+def _reward(value: Any) -> float:
+    if isinstance(value, int | float):
+        return float(value)
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf" or array.size != 1:
+        raise DeeprokError(f"the simulator's step gives the reward {shown(value)}; it must be one number")
+    return float(array.reshape(()))
+
+
+def _flag(value: Any, name: str) -> bool:
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if np.size(value) != 1 or np.ravel(value)[0] not in (0, 1):
+        raise DeeprokError(f"the simulator's step gives {name} as {shown(value)}; it must be True or False")
+    return bool(value)
+
+
+# --- the state as arrays -------------------------------------------------------------------------------
+
+
+def as_numbers(value: Any) -> np.ndarray | None:
+    """A part of a state as an array, of which nothing is a zero; None if it is not of numbers."""
+    try:
+        array = np.asarray(0.0 if value is None else value)
+    except ValueError:  # lists of different lengths
+        return None
+    return array if array.dtype.kind in "biuf" else None
+
+
+def _of_kind(array: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Whole numbers as floats where those were at first; floats as their bits where whole numbers were."""
+    if (array.dtype.kind == "f") == (first.dtype.kind == "f"):
+        return array
+    floats = array.astype(float)
+    return floats if first.dtype.kind == "f" else floats.view(np.int64)
+
+
+def _back(array: np.ndarray, kind: str) -> np.ndarray:
+    """What `_of_kind` was given."""
+    bits = np.dtype(kind).kind == "f" and array.dtype.kind != "f"
+    return (array.view(float) if bits else array).astype(kind)
+
+
+def _size(array: np.ndarray) -> str:
+    return f"of shape {array.shape}" if array.ndim else "one number or None"
+
+
+def _names(state: Mapping[str, Any]) -> str:
+    return ", ".join(sorted(state)) or "nothing"
+
+
 def _random_state(env: Any) -> Any:
     """The state of the environment's random numbers; None if it has drawn none."""
     generator = env.unwrapped._np_random
@@ -191,9 +284,11 @@ _WORD = 2**32
 
 
 def _random_words(env: Any) -> np.ndarray | None:
-    """The same as words [10] of 32 bits; None if they can't be written so."""
+    """The same as words [10] of 32 bits, zeros if it has drawn none; None if they can't be written so."""
     state = _random_state(env)
-    if state is None or state["bit_generator"] != "PCG64":
+    if state is None:
+        return np.zeros(10, int)
+    if state["bit_generator"] != "PCG64":
         return None
     numbers = [state["state"]["state"], state["state"]["inc"]]
     words = [number // _WORD**i % _WORD for number in numbers for i in range(4)]
@@ -202,8 +297,10 @@ def _random_words(env: Any) -> np.ndarray | None:
 
 def _set_random_words(env: Any, words: np.ndarray) -> None:
     whole = [int(word) for word in words]
+    if not any(whole):
+        return
     state, inc = (sum(whole[4 * k + i] * _WORD**i for i in range(4)) for k in range(2))
-    env.unwrapped._np_random.bit_generator.state = {
+    env.unwrapped.np_random.bit_generator.state = {
         "bit_generator": "PCG64",
         "state": {"state": state, "inc": inc},
         "has_uint32": whole[8],
@@ -214,7 +311,8 @@ def _set_random_words(env: Any, words: np.ndarray) -> None:
 def not_restored(simulation: Simulation, actions: ActionSpace) -> str:
     """What shows that the state can't be restored; empty if it can.
 
-    An action is tried twice and then taken: the three outcomes must be the same.
+    An action is tried twice and then taken: the three outcomes must be the same. A simulation that gives what is no
+    observation, reward or flag raises, and so does a user's function that fails.
     """
     draws = np.random.default_rng(0)
     try:
@@ -228,6 +326,8 @@ def not_restored(simulation: Simulation, actions: ActionSpace) -> str:
                     return "the same action from a restored state has another outcome"
             if taken.terminated:
                 simulation.reset(0, {})
+    except DeeprokError:
+        raise
     except Exception as error:  # whatever can't be copied says so in its own way
         return f"{type(error).__name__}: {error}"
     return ""

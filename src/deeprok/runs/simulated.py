@@ -22,9 +22,10 @@ def check_simulator(settings: RunSettings, env: HostEnvironment, learner: Learne
     # Whole trajectories are played on one model each.
     if robust and env.branching == "none" and isinstance(learner.plays, PlaysSteps):
         why = f"{settings.env} can't restore its state ({env.problem})" if env.problem else "branching is 'none'"
+        remedy = "say how its state is read and set, set branching to 'copies' (--branching copies), or "
         raise DeeprokError(
-            f"{why}, so that it can't answer for several models, which {settings.algorithm} needs; say how its state "
-            "is read and set, set branching to 'copies', or take an algorithm without a robust target"
+            f"{why}, so that it can't answer for several models, which {settings.algorithm} needs; "
+            f"{remedy if env.branched else ''}take an algorithm without a robust target"
         )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -19,11 +20,21 @@ import numpy as np
 from deeprok.agents.learner import Learner, PlaysSteps, Task
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import Transition
-from deeprok.environments.host import HostEnvironment, model_of
+from deeprok.environments.host import HostEnvironment
+from deeprok.runs import checkpoint
 from deeprok.runs.settings import Config
 from deeprok.training.host_trajectories import make_trajectory_program
 from deeprok.training.packing import make_packing
-from deeprok.training.players import Fresh, Moved, fresh_at, players_here, players_in_processes, rows_of
+from deeprok.training.players import (
+    Fresh,
+    Moved,
+    fresh_at,
+    players_here,
+    players_in_processes,
+    rows_of,
+    was_read,
+    words_of,
+)
 from deeprok.training.scan import (
     COMPILER_OPTIONS,
     SEGMENTS,
@@ -147,7 +158,7 @@ def make_program(config: Config, processes: bool = True) -> Program:
         """The episodes under way. Simulations that can't be put where they were begin others."""
         kept = _on_host(run.episode)
         episodes = [kept] if count == 1 else [_at(kept.each, i) for i in range(count)]
-        if len(episodes[0].state):
+        if all(was_read(one.state) for one in episodes):
             there = [Fresh(one.acting, one.models, 0) for one in episodes]
             states = [(one.state, fresh, int(one.step)) for one, fresh in zip(episodes, there, strict=True)]
             players.ask("put", states)
@@ -406,14 +417,20 @@ def _stacked(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree)
 
 
-def where_resumed(config: Config) -> str:
-    """Where a run in a stateful simulator that was stopped goes on."""
-    env = config.make_env()
+def where_resumed(config: Config, path: Path) -> str:
+    """Where a run in a stateful simulator that was stopped goes on.
+
+    Args:
+      config: its settings.
+      path: its checkpoint.
+    """
+    env, count = config.make_env(), config.simulators
     assert isinstance(env, HostEnvironment)
     if not isinstance(config.make_learner().plays, PlaysSteps):
         return "with its next trajectories"
-    simulator = env.make()
-    simulator.reset(0, model_of(env, {}))
-    if simulator.read() is None:
-        return "from its next episode, since the simulator's state can't be stored"
+    name, shape = ("run.episode.state", ()) if count == 1 else ("run.episode.each.state", (count,))
+    words: Any = jax.ShapeDtypeStruct((*shape, words_of(env)), np.uint32)
+    states = checkpoint.load(path, name, words, verify="part").reshape(count, -1)
+    if not all(was_read(state) for state in states):
+        return "from its next episode, since the simulator's state could not be stored"
     return "within its episode, with the simulator's state"

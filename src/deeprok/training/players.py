@@ -8,6 +8,7 @@ package, and end with the one that started them.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import subprocess
 import sys
@@ -64,6 +65,15 @@ def rows_of(moved: Sequence[Moved], dtype: np.dtype[Any]) -> np.ndarray:
     return rows
 
 
+#: The words of a state that could not be read, in a run in which others can: no numbers of a simulator are all so.
+_UNREAD = np.uint32(2**32 - 1)
+
+
+def was_read(words: np.ndarray) -> bool:
+    """Whether words are a state."""
+    return bool((np.asarray(words) != _UNREAD).any())
+
+
 class Player:
     """A simulator, and what is to be known of the episode in it."""
 
@@ -71,9 +81,12 @@ class Player:
         self._env, self._robust, self._simulator = env, robust, env.make()
         self._models: Mapping[str, Any] = {}
         self._step = 0
+        self._form: _Form | None = None  # that all states of a run have
 
     def begin(self, fresh: Fresh) -> np.ndarray:
         """Begins an episode; the first observation [D]."""
+        if self._form is None:
+            self._form = _form_of(self._simulator, model_of(self._env, {}))
         # The very same record until its end: by it a simulator knows the models again.
         self._models, self._step = fresh.models, 0
         return self._simulator.reset(int(fresh.seed), model_of(self._env, fresh.acting))
@@ -94,40 +107,58 @@ class Player:
         return Moved(ended, failed, float(happened.reward), obs, reward, terminated, told.obs.ravel())
 
     def pack(self) -> np.ndarray:
-        """The bits [W] uint32 of the simulator's state, which no arithmetic rounds; none if it can't be read."""
-        state = self._simulator.read()
-        if state is None:
-            return np.zeros(0, np.uint32)
-        return np.concatenate([_words(value) for _, value in sorted(state.items())])
+        """The bits [W] uint32 of the simulator's state, which no arithmetic rounds; none if it can't be read.
+
+        They are as many in all of a run. A state of another form than the run's first one counts as not read.
+        """
+        assert self._form is not None
+        arrays = {name: np.asarray(value) for name, value in sorted((self._simulator.read() or {}).items())}
+        if {name: _shape_and_kind(array) for name, array in arrays.items()} != self._form:
+            return np.full(_length(self._form), _UNREAD)
+        every = (np.ascontiguousarray(arrays[name], kind) for name, (_, kind) in self._form.items())
+        return np.concatenate([np.zeros(0, np.uint32), *(array.reshape(-1).view(np.uint32) for array in every)])
 
     def put(self, words: np.ndarray, fresh: Fresh, step: int) -> None:
         """Puts the simulator where it was when `pack` was called, in an episode of these models after some steps."""
+        model = model_of(self._env, fresh.acting)
         self._models, self._step = fresh.models, step
-        unpack(self._simulator, words, model_of(self._env, fresh.acting))
+        if self._form is None:
+            self._form = _form_of(self._simulator, model_of(self._env, {}))
+        if _length(self._form) != len(words):
+            raise DeeprokError(
+                "the simulator's state has another size than at its last checkpoint; train the run again"
+            )
+        state, place = {}, 0
+        for name, (shape, kind) in self._form.items():
+            size = 2 * math.prod(shape)
+            state[name] = np.ascontiguousarray(words[place : place + size]).view(kind).reshape(shape)
+            place += size
+        self._simulator.write(state, model)
 
 
-def _words(value: Any) -> np.ndarray:
-    array = np.asarray(value)
-    return np.ascontiguousarray(array, _kind(array)).reshape(-1).view(np.uint32)
+#: What a checkpoint holds of a simulator: name -> shape, and whether double precision or whole numbers; in order.
+_Form = Mapping[str, tuple[tuple[int, ...], str]]
 
 
-def _kind(array: np.ndarray) -> str:
-    """Numbers are stored in double precision, or as whole ones."""
-    return "float64" if array.dtype.kind == "f" else "int64"
-
-
-def unpack(simulator: Simulator, words: np.ndarray, model: Mapping[str, float]) -> None:
-    """Puts a simulator where it was when its state was packed."""
+def _form_of(simulator: Simulator, model: Mapping[str, float]) -> _Form:
+    """The form of the state after a reset that is the same in every process; empty if it can't be read."""
     simulator.reset(0, model)
-    template = {name: np.asarray(value) for name, value in sorted((simulator.read() or {}).items())}
-    if 2 * sum(array.size for array in template.values()) != len(words):
-        raise DeeprokError("the simulator's state has another size than at its last checkpoint; train the run again")
-    state, place = {}, 0
-    for name, array in template.items():
-        bits = np.ascontiguousarray(words[place : place + 2 * array.size])
-        state[name] = bits.view(_kind(array)).reshape(array.shape)
-        place += 2 * array.size
-    simulator.write(state, model)
+    state = simulator.read() or {}
+    return {name: _shape_and_kind(np.asarray(value)) for name, value in sorted(state.items())}
+
+
+def words_of(env: HostEnvironment) -> int:
+    """W, the words that a checkpoint holds of one of its simulators; 0 if its state can't be read."""
+    return _length(asked(_form_of, env.make(), model_of(env, {})))
+
+
+def _shape_and_kind(array: np.ndarray) -> tuple[tuple[int, ...], str]:
+    return array.shape, "float64" if array.dtype.kind == "f" else "int64"
+
+
+def _length(form: _Form) -> int:
+    """How many words of 32 bits it is."""
+    return 2 * sum(math.prod(shape) for shape, _ in form.values())
 
 
 class Players(NamedTuple):

@@ -10,6 +10,7 @@ import numpy as np
 from deeprok.environments.base import AnyEnvironment
 from deeprok.environments.checks.declared import Tried, describe_corners
 from deeprok.environments.checks.record import (
+    OWN_WORDS,
     Difference,
     Finding,
     Played,
@@ -31,6 +32,9 @@ _LARGE, _SMALL = 10.0, 0.01
 
 #: A simulation in which an observation becomes this many times larger than on the nominal model is unstable.
 _RUN_AWAY = 1e6
+
+#: How unlikely it must be by chance that all episodes which last so long terminate in one step.
+_CHANCE = 1e-4
 
 _ROBUST = "a robust target, which compares the outcomes of one action, does not see it"
 
@@ -175,10 +179,10 @@ def check_failures(env: AnyEnvironment, nominal: Played, corners: Sequence[tuple
         if played.failures:
             steps, reasons = zip(*played.failures, strict=True)
             first = f"in step {min(steps)}" if min(steps) else "at the start"
-            remedy = "narrow the box, or make the simulation more stable, such as by a shorter time step."
+            remedy = "; narrow the box, or make the simulation more stable, such as by a shorter time step."
             sentence = (
                 f"On {where}, {len(steps)} of {counted(len(played.steps), 'random episode')} failed, the first "
-                f"{first}, with {reasons[0]}; {remedy}"
+                f"{first}, with {reasons[0]}{'.' if reasons[0].startswith(OWN_WORDS) else remedy}"
             )
             found.append(Finding("box" if where != "the nominal model" else "step", "problem", sentence))
     return found + [finding for model, played in boxed if (finding := _run_away(env, nominal, model, played))]
@@ -279,6 +283,12 @@ def check_endings(env: AnyEnvironment, nominal: Played, corners: Sequence[tuple[
             f"Each of {count} random episodes, whatever its model, terminated in step {steps[0]} exactly. {remedy}"
         )
         found.append(Finding("termination", "note", sentence))
+    elif count_last := _by_the_clock(sound):
+        sentence = (
+            f"{count_last} of {count} random episodes terminated in step {np.max(steps)} exactly, on every model, and "
+            f"none lasted longer, which looks like a time limit. {remedy}"
+        )
+        found.append(Finding("termination", "note", sentence))
     if not found:
         ended = int(terminated.sum())
         said = f"{ended} of {counted(count, 'random episode')} terminated"
@@ -287,6 +297,26 @@ def check_endings(env: AnyEnvironment, nominal: Played, corners: Sequence[tuple[
         said += f"; {over} reached the horizon of {env.horizon}, which was not reported as termination" if over else ""
         found.append(Finding("termination", "pass", said + "."))
     return found
+
+
+def _by_the_clock(played: Sequence[Played]) -> int:
+    """How many episodes terminated in the last step of all, if that looks like a time limit; else 0.
+
+    Other episodes terminate earlier, at a rate that is measured in the second half of the time. If the survivors
+    terminated at that rate too, they would hardly all do so in the same step. What ends by itself, such as a fall,
+    takes another time on another model; so some must have survived on each. Episodes of one number have the same
+    actions on all models and count once.
+    """
+    steps, terminated = (np.concatenate([getattr(one, name) for one in played]) for name in ("steps", "terminated"))
+    limit = int(np.max(steps))
+    last = steps == limit
+    if limit < 2 or not terminated[last].all() or not all((one.steps == limit).any() for one in played):
+        return 0
+    since = limit // 2
+    survived = np.clip(np.minimum(steps, limit - 1) - since, 0, None).sum()  # steps, of all episodes together
+    rate = (np.sum((steps > since) & ~last) + 1) / (survived + 2)
+    different = len({number for one in played for number in np.flatnonzero(one.steps == limit).tolist()})
+    return int(last.sum()) if rate < 1 and rate**different < _CHANCE else 0
 
 
 def check_scales(env: AnyEnvironment, nominal: Played) -> list[Finding]:

@@ -7,13 +7,16 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from deeprok.core.errors import shortened
+from deeprok.core.errors import DeeprokError, shortened
 
 #: Whether something is as it should be; may be meant so, but is worth knowing; or must be mended.
 Level = Literal["pass", "note", "problem"]
 
 #: The failure of a step whose numbers are not finite.
 NOT_FINITE = "a number that is not finite"
+
+#: What the failure of a step begins with that is a sentence of its own.
+OWN_WORDS = "an error: "
 
 
 #: Steps for which actions are held, in one episode after the other.
@@ -175,8 +178,10 @@ def same(one: np.ndarray, two: np.ndarray) -> bool:
 
 
 def words(error: Exception) -> str:
-    """An error of a user's code in a sentence."""
+    """An error of a user's code in a sentence; one of ours, which is a sentence that says what to do, as it is."""
     text = str(error).strip()
+    if isinstance(error, DeeprokError):
+        return f"{OWN_WORDS}{text}"
     return shortened(f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__, 160)
 
 

@@ -32,7 +32,10 @@ from deeprok.environments.spaces import Interval
 #: Episodes, and steps of each, that are repeated, and in which restoring the state is tried.
 _EPISODES, _STEPS = 4, 100
 
-#: Steps after a state that was stored and put back in another simulation.
+#: Steps of an episode after which its state is stored and put back in another simulation.
+_STORED = (0, 1, 3, 10, 30, 99)
+
+#: Steps for which an episode without parameters is compared.
 _GOING_ON = 5
 
 _SEED = "Take random numbers from self.np_random, after super().reset(seed=seed), and set all of the state in reset."
@@ -86,7 +89,8 @@ def check_calls(env: HostEnvironment, tried: Tried, seed: int) -> list[Finding]:
             two = {name: np.array([tried.corners[0][name], tried.corners[-1][name]]) for name in env.box}
             found += _check_outcome(env, simulator.outcomes(draws.action(), two), "outcomes", (2,))
     except Exception as error:  # whatever a user's simulator raises
-        return [Finding("simulator", "problem", f"{doing} fails with {words(error)}.")]
+        why = _floats(env, tried, seed)
+        return [Finding("simulator", "problem", f"{doing} fails with {words(error)}{why}.")]
     if found:
         return found[:1]
     size = len(env.observation_scale)
@@ -94,6 +98,21 @@ def check_calls(env: HostEnvironment, tried: Tried, seed: int) -> list[Finding]:
         Finding("observations", "pass", f"reset and step give {counted(size, 'number')}, as observation_scale has."),
         Finding("step", "pass", "reward is a number, terminated true or false."),
     ]
+
+
+def _floats(env: HostEnvironment, tried: Tried, seed: int) -> str:
+    """What is said of a simulation that can be played if no parameter is set: its parameters are now floats."""
+    draws = draws_of(env, seed, 0)
+    try:
+        simulator = env.make()
+        simulator.reset(draws.seed, {})
+        simulator.step(draws.action())
+    except Exception:  # then it is not the parameters
+        return ""
+    return (
+        f", and does not if no parameter is set; {model_text(model_of(env, tried.nominal))} are set as floats: where a "
+        "whole number is needed, round in two functions, parameters=(read, write), or in a property with a setter"
+    )
 
 
 def _check_obs(env: HostEnvironment, obs: Any, function: str, count: tuple[int, ...] = ()) -> list[Finding]:
@@ -221,10 +240,14 @@ def check_branching(env: HostEnvironment, tried: Tried, episodes: list[list[Take
     """How it answers for several models, and whether the answers are right; arguments as for `check_randomness`."""
     if env.branching == "none":
         why = f"can't be restored ({env.problem})" if env.problem else "is not restored, since branching is none"
+        remedy = (
+            " To mend it, tell from_gymnasium where its state is, or set branching to copies (--branching copies)."
+            if env.branched
+            else ""
+        )
         sentence = (
             f"Its state {why}, so branching is none: algorithms with a robust target refuse it, those without one, "
-            "such as ddqn_dr, train on it. To mend it, tell from_gymnasium where its state is, or set branching to "
-            "copies (--branching copies)."
+            f"such as ddqn_dr, train on it.{remedy}"
         )
         return [Finding("restoring", "note", sentence)]
     if not env.box:
@@ -289,37 +312,70 @@ def _answers(
 
 def _check_stored(env: HostEnvironment, tried: Tried, seed: int) -> list[Finding]:
     """Whether an episode goes on as it would have when its state is stored and put back in another simulation."""
-    one, other, draws = env.make(), env.make(), draws_of(env, seed, 0)
-    model, scale = model_of(env, tried.nominal), np.asarray(env.observation_scale)
     try:
-        one.reset(draws.seed, model)
-        one.step(draws.action())
-        state = one.read()
-        if state is None:
-            sentence = (
-                "The state can't be stored, since read gives None, as it does where whole environments are copied: a "
-                "run that was stopped goes on from its next episode. If from_gymnasium is told where the state is, it "
-                "can, and is faster."
-            )
-            return [Finding("storing", "note", sentence)]
-        state = {name: np.array(array) for name, array in state.items()}
-        other.write(state, model)
-        for t in range(1, _GOING_ON + 1):
-            action = draws.action()
-            expected, found = (_taken(each.step(action), each, each.failures) for each in (one, other))
-            if not near(found, expected, scale):
-                sentence = (
-                    f"An episode whose state was stored by read and put back by write goes another way after "
-                    f"{counted(t, 'step')}: {apart(found, expected)}; a resumed run would differ. read must "
-                    "give all that the future depends on."
-                )
-                return [Finding("storing", "problem", sentence)]
-            if expected.terminated:
-                break
+        one, other = env.make(), env.make()
+        one.reset(0, model_of(env, {}))
+        form = _form(one.read() or {})
+        for number in range(_EPISODES):
+            if found := _store(env, (one, other), form, tried, draws_of(env, seed, number)):
+                return [found]
     except Exception as error:
         return [Finding("storing", "problem", f"Storing the state by read and write fails with {words(error)}.")]
     sentence = "The state can be stored and put back: a run that was stopped goes on within its episode."
     return [Finding("storing", "pass", sentence)]
+
+
+def _store(
+    env: HostEnvironment, simulators: tuple[Simulator, Simulator], form: Any, tried: Tried, draws: Draws
+) -> Finding | None:
+    """What is wrong when the state of an episode in one simulation is put into another, which then goes along."""
+    (one, other), model, since = simulators, model_of(env, tried.nominal), 0
+    known, scale = dict(one.failures), np.asarray(env.observation_scale)
+    one.reset(draws.seed, model)
+    for t in range(min(env.horizon, _STEPS)):
+        if t in _STORED:
+            state, since = one.read(), t
+            if state is None or _form(state) != form:
+                return _not_stored(getattr(one, "unread", ""), t, state is None and not form)
+            other.write({name: np.array(array) for name, array in state.items()}, model)
+        action = draws.action()
+        with np.errstate(all="ignore"):
+            expected, found = (_taken(each.step(action), each, each.failures) for each in (one, other))
+        if one.failures != known:
+            return None  # told elsewhere
+        if not near(found, expected, scale):
+            sentence = (
+                f"An episode whose state was stored by read and put back by write goes another way after "
+                f"{counted(t + 1 - since, 'step')}: {apart(found, expected)}; a resumed run would differ. read must "
+                "give all that the future depends on."
+            )
+            return Finding("storing", "problem", sentence)
+        if expected.terminated or expected.truncated:
+            break
+    return None
+
+
+def _form(state: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], bool]]:
+    """What a checkpoint expects of a state: name -> shape, and whether its numbers are floats."""
+    return {name: (np.shape(array), np.asarray(array).dtype.kind == "f") for name, array in state.items()}
+
+
+def _not_stored(why: str, steps: int, always: bool) -> Finding:
+    """What is said of a state that can't be stored after some steps, or never."""
+    if always and not why:
+        sentence = (
+            "The state can't be stored, since read gives None, as it does where whole environments are copied: a "
+            "run that was stopped goes on from its next episode. If from_gymnasium is told where the state is, it "
+            "can, and is faster."
+        )
+    else:
+        what = why or "read gives None, or other names, shapes or kinds than after a reset"
+        sentence = (
+            f"After {counted(steps, 'step')} of an episode the state can't be stored: {what}. A run that is stopped "
+            "there goes on from its next episode. If the state has the same names and shapes from a reset on, by "
+            "attributes or by two functions, Access(read, write), it can."
+        )
+    return Finding("storing", "note", sentence)
 
 
 def check_stale(env: HostEnvironment, player: Player, tried: Tried) -> dict[str, Finding]:
