@@ -77,6 +77,20 @@ class Delayed(Boat):
         return super().step(late)
 
 
+class Noted(Boat):
+    """A slow boat that notes its last place, of which there is none after a reset."""
+
+    power = 0.03
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.last = None
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.last = np.array([self.place[0], 1.0])
+        return super().step(action)
+
+
 class Listed(Delayed):
     """The same with a list."""
 
@@ -176,6 +190,9 @@ COPIED = from_gymnasium(exact_cartpole, box=EXACT.box, derive=derive)
 
 BOAT = from_gymnasium(Boat, box={"current": (-0.3, 0.3)}, state=["place", "_steps"], horizon=25, success_return=20.0)
 
+
+#: Its state can be restored in every step, and stored only at the start of an episode.
+NOTED = from_gymnasium(Noted, box={"current": (-0.01, 0.01)}, state=["place", "_steps", "last"], horizon=40)
 
 #: Its state can't be restored.
 WINDOWED = from_gymnasium(Windowed, box={"current": (-0.2, 0.2)}, horizon=20)

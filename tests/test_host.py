@@ -140,10 +140,12 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("env", ["probe_simulators:FORGETFUL", "own_simulators:NOTED"])
 def test_a_run_whose_simulator_cannot_be_read_goes_on_from_the_next_episode(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    env: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = settings("rtd_dqn", "probe_simulators:FORGETFUL")
+    """Never, or not in the step at which it was stopped."""
+    config = settings("rtd_dqn", env)
     stopped_once(config, tmp_path / "run")
     assert main(["train", "--resume", str(tmp_path / "run")]) == 0
     assert "goes on from its next episode" in capsys.readouterr().err

@@ -31,8 +31,8 @@ from deeprok.runs.metrics import failures
 from deeprok.runs.run_settings import RunSettings
 from deeprok.runs.settings import SECTIONS, Config, make_config, other_limit
 from deeprok.training import jobs
-from deeprok.training.host import where_resumed
 from deeprok.training.loop import is_finished, progress_of, step_of_best
+from deeprok.training.players import where_resumed
 from deeprok.training.progress import training_line
 
 _PARTS: tuple[Mapping[str, Any], ...] = (ENVIRONMENTS, NETWORKS, LEARNERS, TARGETS, ESTIMATORS)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -21,20 +20,10 @@ from deeprok.agents.learner import Learner, PlaysSteps, Task
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import Transition
 from deeprok.environments.host import HostEnvironment
-from deeprok.runs import checkpoint
 from deeprok.runs.settings import Config
 from deeprok.training.host_trajectories import make_trajectory_program
 from deeprok.training.packing import make_packing
-from deeprok.training.players import (
-    Fresh,
-    Moved,
-    fresh_at,
-    players_here,
-    players_in_processes,
-    rows_of,
-    was_read,
-    words_of,
-)
+from deeprok.training.players import Fresh, Moved, fresh_at, players_here, players_in_processes, rows_of, was_read
 from deeprok.training.scan import (
     COMPILER_OPTIONS,
     SEGMENTS,
@@ -415,22 +404,3 @@ def _on_host(tree: Any) -> Any:
 def _stacked(tree: Any) -> Any:
     """With a first axis, of one seed."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree)
-
-
-def where_resumed(config: Config, path: Path) -> str:
-    """Where a run in a stateful simulator that was stopped goes on.
-
-    Args:
-      config: its settings.
-      path: its checkpoint.
-    """
-    env, count = config.make_env(), config.simulators
-    assert isinstance(env, HostEnvironment)
-    if not isinstance(config.make_learner().plays, PlaysSteps):
-        return "with its next trajectories"
-    name, shape = ("run.episode.state", ()) if count == 1 else ("run.episode.each.state", (count,))
-    words: Any = jax.ShapeDtypeStruct((*shape, words_of(env)), np.uint32)
-    states = checkpoint.load(path, name, words, verify="part").reshape(count, -1)
-    if not all(was_read(state) for state in states):
-        return "from its next episode, since the simulator's state could not be stored"
-    return "within its episode, with the simulator's state"

@@ -15,12 +15,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
+from deeprok.agents.learner import PlaysSteps
 from deeprok.core.errors import DeeprokError
 from deeprok.environments.host import HostEnvironment, Simulator, asked, model_of
+from deeprok.runs import checkpoint
 from deeprok.runs.settings import Config, from_json
 
 
@@ -150,6 +154,25 @@ def _form_of(simulator: Simulator, model: Mapping[str, float]) -> _Form:
 def words_of(env: HostEnvironment) -> int:
     """W, the words that a checkpoint holds of one of its simulators; 0 if its state can't be read."""
     return _length(asked(_form_of, env.make(), model_of(env, {})))
+
+
+def where_resumed(config: Config, path: Path) -> str:
+    """Where a run in a stateful simulator that was stopped goes on.
+
+    Args:
+      config: its settings.
+      path: its checkpoint.
+    """
+    env, count = config.make_env(), config.simulators
+    assert isinstance(env, HostEnvironment)
+    if not isinstance(config.make_learner().plays, PlaysSteps):
+        return "with its next trajectories"
+    name, shape = ("run.episode.state", ()) if count == 1 else ("run.episode.each.state", (count,))
+    words: Any = jax.ShapeDtypeStruct((*shape, words_of(env)), np.uint32)
+    states = checkpoint.load(path, name, words, verify="part").reshape(count, -1)
+    if not all(was_read(state) for state in states):
+        return "from its next episode, since the simulator's state could not be stored"
+    return "within its episode, with the simulator's state"
 
 
 def _shape_and_kind(array: np.ndarray) -> tuple[tuple[int, ...], str]:
