@@ -285,8 +285,8 @@ def check_endings(env: AnyEnvironment, nominal: Played, corners: Sequence[tuple[
         found.append(Finding("termination", "note", sentence))
     elif count_last := _by_the_clock(sound):
         sentence = (
-            f"{count_last} of {count} random episodes terminated in step {np.max(steps)} exactly, on every model, and "
-            f"none lasted longer, which looks like a time limit. {remedy}"
+            f"{count_last} of {count} random episodes terminated in step {np.max(steps)} exactly, and none lasted "
+            f"longer, which looks like a time limit. {remedy}"
         )
         found.append(Finding("termination", "note", sentence))
     if not found:
@@ -304,13 +304,14 @@ def _by_the_clock(played: Sequence[Played]) -> int:
 
     Other episodes terminate earlier, at a rate that is measured in the second half of the time. If the survivors
     terminated at that rate too, they would hardly all do so in the same step. What ends by itself, such as a fall,
-    takes another time on another model; so some must have survived on each. Episodes of one number have the same
-    actions on all models and count once.
+    takes another time on another model; so some must have survived on more than one. Episodes of one number have the
+    same actions on all models and count once.
     """
     steps, terminated = (np.concatenate([getattr(one, name) for one in played]) for name in ("steps", "terminated"))
     limit = int(np.max(steps))
     last = steps == limit
-    if limit < 2 or not terminated[last].all() or not all((one.steps == limit).any() for one in played):
+    models = sum((one.steps == limit).any() for one in played)
+    if limit < 2 or not terminated[last].all() or models < min(2, len(played)):
         return 0
     since = limit // 2
     survived = np.clip(np.minimum(steps, limit - 1) - since, 0, None).sum()  # steps, of all episodes together
