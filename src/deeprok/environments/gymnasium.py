@@ -34,6 +34,7 @@ def from_gymnasium(
     *,
     parameters: Mapping[str, str] | Access | None = None,
     state: Sequence[str] | Access | None = None,
+    state_of: Callable[[np.ndarray], Any] | None = None,
     derive: Callable[[Any], None] | None = None,
     name: str = "",
     nominal: Any = None,
@@ -53,6 +54,9 @@ def from_gymnasium(
       state: attribute paths of all that the future depends on, such as `["unwrapped.state"]`, or two functions. What is
         at a path must be a number, or an array, a list or a tuple of numbers. By default the environment is copied, if
         a copy is shown to work. Gymnasium's random state is always included.
+      state_of: `obs -> state`, the state that an observation stands for, by which `deeprok identify` compares logs of a
+        real system with the simulator: a dictionary with the names of `state`, or what is at its only path. By default
+        the path where the observation itself is found.
       derive: called with the environment after parameters were set, to compute what follows from them.
       name: what figures and exported policies call it; by default its id or the name of its class.
       nominal: the parameters' nominal values with their units, a `pytree_dataclass` of `quantity` fields; by default
@@ -77,7 +81,7 @@ def from_gymnasium(
     if missing := [each for each in box or {} if each not in values]:
         raise DeeprokError(f"{title} has no parameter {shown(missing[0])}; it has {', '.join(values)}")
     try:
-        sample.reset(seed=0)  # some attributes exist only then: of the state, but no parameters
+        first, _ = sample.reset(seed=0)  # some attributes exist only then: of the state, but no parameters
     except Exception as error:  # whatever the user's class says
         raise DeeprokError(f"{title} can't be reset with a seed: {type(error).__name__}: {error}") from error
     spec = getattr(sample, "spec", None)
@@ -104,6 +108,7 @@ def from_gymnasium(
         success_return=float(success or 0.0),
         branching=branching,
         assumed=tuple(name for name, known in (("horizon", limit), ("success_return", success)) if known is None),
+        place=_placing(state, state_of or _where_seen(state, sample, flatten(first))),
     )
     if branching == "restored" and (problem := not_restored(Simulation(within), made.actions)):
         return made._replace(branching="none", problem=problem)
@@ -250,6 +255,30 @@ def _state_at(paths: Sequence[str], sample: Any, title: str) -> Access:
             attribute.put(env, list(value) if path in lists and value is not None else _copied(value))
 
     return Access(read, write)
+
+
+def _where_seen(state: Sequence[str] | Access | None, sample: Any, obs: np.ndarray) -> Callable[[Any], Any] | None:
+    """The state that an observation stands for, if one of the paths holds the observation itself."""
+    for path in () if state is None or isinstance(state, Access) else state:
+        there = operator.attrgetter(path)(sample)
+        if np.shape(there) == obs.shape and np.allclose(np.asarray(there, float), obs, rtol=1e-5, atol=1e-7):
+            return lambda obs: {path: obs}
+    return None
+
+
+def _placing(
+    state: Sequence[str] | Access | None, state_of: Callable[[np.ndarray], Any] | None
+) -> Callable[[Simulation, np.ndarray], None] | None:
+    """What puts a simulation where an observation says; None if nothing says where that is."""
+    if state is None or state_of is None:
+        return None
+    only = None if isinstance(state, Access) or len(state) > 1 else state[0]
+
+    def place(simulation: Simulation, obs: np.ndarray) -> None:
+        found = state_of(obs)
+        simulation.put(found if only is None or isinstance(found, Mapping) else {only: found})
+
+    return place
 
 
 def _check_state(value: Any, what: str) -> None:

@@ -85,6 +85,8 @@ class HostEnvironment(NamedTuple):
       past: the steps that its observations hold beside the present one
         (`deeprok.environments.host_wrappers.remembering_simulator`); None if they hold the present alone.
       assumed: which of these nothing says, so that a default was taken: `horizon`, `success_return`.
+      place: `(simulator, obs) -> None`, puts a simulation where an observation says, by which logs of a real system are
+        compared with it; None if observations do not determine the state.
     """
 
     name: str
@@ -100,6 +102,7 @@ class HostEnvironment(NamedTuple):
     grid: None = None
     past: Past[HostEnvironment] | None = None
     assumed: tuple[str, ...] = ()
+    place: Callable[[Any, np.ndarray], None] | None = None
 
 
 def model_of(env: HostEnvironment, model: Mapping[str, Any]) -> dict[str, float]:
