@@ -338,7 +338,6 @@ def test_a_file_of_another_environment_is_refused(slider: Identified, tmp_path: 
         ({"parameters": "pole_lenght"}, "unknown parameter in parameters 'pole_lenght': did you mean 'pole_length'?.*"),
         ({"parameters": "gravity, gravity"}, "parameters names gravity twice; give each parameter once"),
         ({"parameters": []}, "parameters is empty; give some of cart_mass, .*"),
-        ({"env": "CartPole-v1"}, "env is 'CartPole-v1', a stateful simulator; identify needs an environment in JAX"),
         ({}, "data has 4 steps; 2 parameters and the noises of 4 observations need 5 at least"),
     ],
 )

@@ -31,7 +31,7 @@ class Identify:
     """
 
     env: str
-    """An environment in JAX that 'deeprok environments' lists, or your own as module:object."""
+    """An environment that 'deeprok environments' lists, a Gymnasium id, or your own as module:object."""
     data: Annotated[Path, tyro.conf.arg(metavar="FILE")]
     """The log: a .csv, .npz or .parquet file."""
     parameters: Annotated[

@@ -38,6 +38,7 @@ def from_gymnasium(
     *,
     parameters: Mapping[str, str] | Functions | None = None,
     state: Sequence[str] | Functions | None = None,
+    state_of: Callable[[np.ndarray], Any] | None = None,
     derive: Callable[[Any], None] | None = None,
     name: str = "",
     nominal: Any = None,
@@ -58,6 +59,9 @@ def from_gymnasium(
       state: attribute paths of all that the future depends on, such as `["unwrapped.state"]`, or two functions
         `(read, write)`. What is at a path must be a number, or an array, a list or a tuple of numbers. By default the
         environment is copied, if a copy is shown to work. Gymnasium's random state is always included.
+      state_of: `obs -> state`, the state that an observation stands for, by which `deeprok identify` compares logs of a
+        real system with the simulator: a dictionary with the names of `state`, or what is at its only path. By default
+        the path where the observation itself is found.
       derive: called with the environment after parameters were set, to compute what follows from them.
       name: what figures and exported policies call it; by default its id or the name of its class.
       nominal: the parameters' nominal values with their units, a `pytree_dataclass` of `quantity` fields; by default
@@ -86,12 +90,15 @@ def from_gymnasium(
         raise DeeprokError(f"{title} has no parameter {shown(missing[0])}; it has {', '.join(values)}")
     derived = derive and _told(derive, f"derive of {title}")
     try:
-        first_observation(sample.reset(seed=0))  # some attributes exist only then: of the state, but no parameters
+        # Some attributes exist only then: of the state, but no parameters.
+        first = first_observation(sample.reset(seed=0))
     except DeeprokError:
         raise
     except Exception as error:  # whatever the user's class says
         raise DeeprokError(f"{title} can't be reset with a seed: {type(error).__name__}: {error}") from error
-    saved = _functions(state, "state", title) or (None if state is None else _state_at(state, sample, title))
+    functions = _functions(state, "state", title)
+    saved = functions or (None if state is None else _state_at(state, sample, title))
+    paths: Any = () if functions or state is None else state
     spec = getattr(sample, "spec", None)
     limit = horizon or limit or getattr(spec, "max_episode_steps", None)
     flatten, scale = _observations(library, sample.observation_space, title)
@@ -125,6 +132,7 @@ def from_gymnasium(
         success_return=float(success or 0.0),
         assumed=tuple(name for name, known in (("horizon", limit), ("success_return", success)) if known is None),
         branched=branched,
+        place=_placing(state_of or _where_seen(paths, sample, flatten(first)), paths, title) if saved else None,
     )
     return branched(made, branching)
 
@@ -337,6 +345,34 @@ def _state_at(paths: Any, sample: Any, title: str) -> Access:
             attribute.put(env, list(value) if path in lists and value is not None else _copied(value))
 
     return Access(read, write)
+
+
+def _where_seen(paths: Sequence[str], sample: Any, obs: np.ndarray) -> Callable[[Any], Any] | None:
+    """The state that an observation stands for, if one of the paths holds the observation itself."""
+    for path in paths:
+        there = operator.attrgetter(path)(sample)
+        if np.shape(there) == obs.shape and np.allclose(np.asarray(there, float), obs, rtol=1e-5, atol=1e-7):
+            return lambda obs: {path: obs}
+    return None
+
+
+def _placing(
+    state_of: Callable[[np.ndarray], Any] | None, paths: Sequence[str], title: str
+) -> Callable[[Simulation, np.ndarray], None] | None:
+    """What puts a simulation where an observation says; None if nothing says where that is."""
+    if state_of is None:
+        return None
+    read = _told(state_of, f"state_of of {title}")
+
+    def place(simulation: Simulation, obs: np.ndarray) -> None:
+        found = read(obs)
+        if not isinstance(found, Mapping) and len(paths) != 1:
+            raise DeeprokError(
+                f"state_of of {title} gives {shown(found)}; it must give a dictionary with the names of the state"
+            )
+        simulation.put(found if isinstance(found, Mapping) else {paths[0]: found})
+
+    return place
 
 
 def _check_state(value: Any, what: str) -> None:

@@ -90,6 +90,8 @@ class HostEnvironment(NamedTuple):
         (`deeprok.environments.host_wrappers.remembering_simulator`); None if they hold the present alone.
       assumed: which of these nothing says, so that a default was taken: `horizon`, `success_return`.
       branched: `(env, branching) -> env`, the same simulator that answers in another way; None if it has but one.
+      place: `(simulator, obs) -> None`, puts a simulation where an observation says, by which logs of a real system are
+        compared with it; None if observations do not determine the state.
     """
 
     name: str
@@ -106,6 +108,7 @@ class HostEnvironment(NamedTuple):
     past: Past[HostEnvironment] | None = None
     assumed: tuple[str, ...] = ()
     branched: Callable[[HostEnvironment, Branching], HostEnvironment] | None = None
+    place: Callable[[Any, np.ndarray], None] | None = None
 
 
 def model_of(env: HostEnvironment, model: Mapping[str, Any]) -> dict[str, float]:

@@ -65,7 +65,7 @@ def disturbed_simulator(
         least={name: least_factor(env.nominal, name) for name in noise},
         sample=action_sampler(env),
     )
-    return env._replace(make=lambda: DisturbedSimulator(env.make(), changes), branched=None)
+    return env._replace(make=lambda: DisturbedSimulator(env.make(), changes), branched=None, place=None)
 
 
 def remembering_simulator(env: HostEnvironment, steps: int) -> HostEnvironment:
@@ -81,6 +81,7 @@ def remembering_simulator(env: HostEnvironment, steps: int) -> HostEnvironment:
         observation_scale=past.widen(env.observation_scale),
         past=past,
         branched=None,
+        place=None,
     )
 
 

@@ -47,6 +47,7 @@ class MujocoTask(NamedTuple):
       bodies: names of bodies whose positions are seen, as MuJoCo last computed them in a step; Gymnasium takes them so.
         They are not the end's: MuJoCo computes them before it moves on. With any, the models are stepped one by
         one, since `mujoco.rollout` gives states alone.
+      state_of: `obs [D] -> (qpos, qvel)`, the state that an observation stands for; None if there is none.
     """
 
     start: Callable[[np.random.Generator, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -56,6 +57,7 @@ class MujocoTask(NamedTuple):
     frame_skip: int
     failing_reward: float = 0.0
     bodies: tuple[str, ...] = ()
+    state_of: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
 
 
 def mujoco_environment(
@@ -95,6 +97,7 @@ def mujoco_environment(
         actions=Interval(tuple(low.tolist()), tuple(high.tolist())),
         horizon=horizon,
         success_return=success_return,
+        place=(lambda simulator, obs: simulator.put(*task.state_of(obs))) if task.state_of else None,  # type: ignore[misc]
     )
 
 
@@ -192,6 +195,14 @@ class MujocoSimulator:
         mujoco.mj_resetData(self._model, self._data)
         mujoco.mj_setState(self._model, self._data, numbers, spec)
         self._seen = seen
+
+    def put(self, qpos: np.ndarray, qvel: np.ndarray) -> None:
+        """Puts the simulation into a state, within the episode."""
+        mujoco, data = self._mujoco, self._data
+        mujoco.mj_resetData(self._model, data)
+        data.qpos[:], data.qvel[:] = qpos, qvel
+        mujoco.mj_forward(self._model, data)
+        self._seen = self._task.observe(data.qpos[None], data.qvel[None], self._places(data)[None])[0]
 
     def _set(self, values: Mapping[str, float]) -> None:
         self._values = dict(values)

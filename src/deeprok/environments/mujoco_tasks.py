@@ -43,6 +43,11 @@ def _uniform_start(size: float) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
     return start
 
 
+def _read_off(count: int, unseen: int = 0) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """The state of a model with so many positions, of which the first few, that nothing depends on, are not seen."""
+    return lambda obs: (np.concatenate([np.zeros(unseen), obs[: count - unseen]]), obs[count - unseen :])
+
+
 def _never(qpos: np.ndarray, qvel: np.ndarray) -> np.ndarray:
     del qvel
     return np.zeros(len(qpos), bool)
@@ -66,6 +71,7 @@ _INVERTED_PENDULUM = MujocoTask(
     reward=lambda moved: np.where(_has_fallen(moved.qpos, moved.qvel), 0.0, 1.0),
     terminated=_has_fallen,
     frame_skip=2,
+    state_of=_read_off(2),
 )
 
 
@@ -104,6 +110,7 @@ _HOPPER = MujocoTask(
     ),
     terminated=_is_down,
     frame_skip=4,
+    state_of=_read_off(6, unseen=1),
 )
 
 
@@ -140,6 +147,7 @@ _HALF_CHEETAH = MujocoTask(
     terminated=_never,
     frame_skip=5,
     failing_reward=-300.0,  # about what random actions earn in an episode: to end it must not pay
+    state_of=_read_off(9, unseen=1),
 )
 
 
@@ -181,6 +189,10 @@ def _to_target(bodies: np.ndarray) -> np.ndarray:
     return bodies[:, 0] - bodies[:, 1]
 
 
+def _reacher_state(obs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return np.concatenate([np.arctan2(obs[2:4], obs[:2]), obs[4:6]]), np.concatenate([obs[6:8], np.zeros(2)])
+
+
 _REACHER = MujocoTask(
     start=_reacher_start,
     observe=lambda qpos, qvel, bodies: np.hstack(
@@ -191,6 +203,7 @@ _REACHER = MujocoTask(
     frame_skip=2,
     failing_reward=-40.0,  # about what random actions earn in an episode: to end it must not pay
     bodies=("fingertip", "target"),
+    state_of=_reacher_state,
 )
 
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from deeprok.core.fields import Count, added
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import EnvironmentPart, EpisodeSettings, as_part, quantity
@@ -107,6 +109,7 @@ def _acrobot(branching: Branching) -> HostEnvironment:
         box={"link_mass_2": (0.5, 2.0), "torque": (0.5, 1.5)},
         parameters=Access(_read_acrobot, _write_acrobot),
         state=("unwrapped.state",),
+        state_of=lambda obs: np.array([np.arctan2(obs[1], obs[0]), np.arctan2(obs[3], obs[2]), obs[4], obs[5]]),
         nominal=AcrobotParameters(),
         actions=("clockwise", "none", "anticlockwise"),
         observation_scale=(1.0, 1.0, 1.0, 1.0, 4.0, 9.0),
@@ -173,6 +176,7 @@ def _pendulum(branching: Branching) -> HostEnvironment:
         box={"mass": (0.7, 1.3), "length": (0.7, 1.3)},
         parameters={name: f"unwrapped.{path}" for name, path in paths.items()},
         state=("unwrapped.state",),
+        state_of=lambda obs: np.array([np.arctan2(obs[1], obs[0]), obs[2]]),
         nominal=PendulumParameters(),
         observation_scale=(1.0, 1.0, 8.0),
         branching=branching,

@@ -101,6 +101,12 @@ class Simulation:
         self._model = {**self._model, **model}
         self._set(self._env, model)
 
+    def put(self, state: Mapping[str, Any]) -> None:
+        """Changes a part of the state within the episode, which is named as the state's access names it."""
+        access = self._within.state
+        assert access
+        access.write(self._env, {**access.read(self._env), **state})
+
     def answer(self, action: Any, models: Sequence[Mapping[str, float]]) -> list[HostOutcome]:
         """The outcome of the action under each model, by putting the state back or by copies made for it."""
         env, access, found = self._env, self._within.state, []

@@ -14,11 +14,13 @@ import numpy as np
 from deeprok.core.errors import DeeprokError
 from deeprok.environments.base import Environment, with_model
 
-#: `(theta [N], obs [D], action, key) -> Prediction`.
-Predict = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], "Prediction"]
+#: `(theta [N], obs [D], action, own) -> Prediction`, where `own` is what a step of a log has for it alone.
+Predict = Callable[[jax.Array, jax.Array, jax.Array, Any], "Prediction"]
 
 #: Outcomes by which the spread of an environment that is itself random is known in each step.
 _DRAWS = 256
+#: And where to begin is all that is asked.
+_FEW_DRAWS = 16
 _TRIED_STEPS, _TRIED_EPISODES = 8, 8
 _TOLERANCE = 1e-6  # of the typical size of an observation
 
@@ -65,6 +67,11 @@ class Dynamics(NamedTuple):
         # 1, although both C and the mean that e is taken from are known by few draws.
         spread = centred.T @ centred * (1 + 1 / draws) / (draws - 3)
         return Prediction(drawn.mean(axis=0), slope, spread)
+
+    @property
+    def roughly(self) -> Predict:
+        """The same by fewer draws."""
+        return functools.partial(self.predict, draws=_FEW_DRAWS)
 
 
 def make_dynamics(env: Environment, names: tuple[str, ...]) -> Dynamics:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,8 @@ import numpy as np
 
 from deeprok.core.errors import DeeprokError, unknown
 from deeprok.environments import ENVIRONMENTS
-from deeprok.environments.base import AnyEnvironment, Environment, in_jax
+from deeprok.environments.base import AnyEnvironment
+from deeprok.environments.host import HostEnvironment
 from deeprok.identification import result, words
 from deeprok.identification.checks import check_fit
 from deeprok.identification.dynamics import make_dynamics
@@ -31,6 +33,7 @@ from deeprok.identification.region import (
     profile_range,
     simultaneous_quantile,
 )
+from deeprok.identification.surrogate import FailsError, Surrogate, ask, check_simulator
 
 #: Steps that each unknown needs at least.
 _STEPS_EACH = 2
@@ -40,6 +43,11 @@ _EPISODES = 5
 _RESTARTS = 5
 #: A parameter outside the box is searched from a tenth of its nominal value to ten times that.
 _FACTOR = 10.0
+#: A simulator is asked again, for models nearer to the estimate, if polynomials of its answers are this wrong, as a
+#: share of what is not predicted; how much nearer, but at least so many standard deviations; and how often.
+_WRONG, _NEARER, _NEAR, _ROUNDS = 0.1, 1 / 3, 8.0, 6
+#: How often the search is halved, towards the nominal model, where a simulator fails.
+_HALVED = 6
 
 
 def identify(
@@ -59,7 +67,7 @@ def identify(
     too small, at a level by which all ranges together hold the true parameters with the stated confidence.
 
     Args:
-      env: an environment in JAX, its name, or `module:object`.
+      env: an environment, its name, or `module:object`. Of a simulator the observations must determine the state.
       data: the log, as `read_log` takes it.
       parameters: which parameters are unknown, as names or as text, a,b; by default those of the environment's box. The
         others are nominal.
@@ -81,8 +89,20 @@ def identify(
     log = read_log(data, made)
     report = advance or (lambda part: None)
     with jax.enable_x64(True):
-        likelihood, nominal = _likelihood(made, chosen, log)
-        best, optima = maximise(likelihood, nominal, seed, lambda part: report(0.4 * part))
+        asking = isinstance(made, HostEnvironment)
+        unknowns, bounds, nominal = _search(made, chosen, log)
+        found = _asked(made, unknowns, bounds, nominal, log, seed, lambda part: report(0.3 * part))
+        bounds = found.likelihood.bounds
+        best, optima = maximise(found.likelihood, nominal, seed, lambda part: report((0.1 if asking else 0.4) * part))
+        for _ in range(_ROUNDS if asking else 0):
+            if np.all(_wrong(found, best) < _WRONG) and not _at_own_end(found.likelihood, best, bounds):
+                break
+            before, nearer = _wrong(found, best).max(), _nearer(found, best, bounds)
+            found = _asked(made, unknowns, nearer, best.x[: len(chosen)], log, seed, lambda part: None)
+            best, optima = climb(found.likelihood.at, best.x, found.likelihood.bounds), []
+            if before / 2 < _wrong(found, best).max() > _WRONG:  # it is not smooth
+                break
+        likelihood = found.likelihood
         region = _region(likelihood, best, optima, nominal, confidence, lambda part: report(0.3 * part))
         unidentified = [each for each, one in zip(chosen, region.ranges, strict=True) if not one.closed]
         times = bootstrap if len(log.length) >= _EPISODES else 0
@@ -125,6 +145,7 @@ def identify(
         notes=(
             *(check.sentence for check in checks if check.misfit),
             *words.notes(made, likelihood, region, half),
+            *_inexact(_wrong(found, region.best)),
             *([f"only {len(plausible)} of {models} plausible models were found"] if len(plausible) < models else ()),
         ),
     )
@@ -145,15 +166,15 @@ def _check(confidence: float, bootstrap: int, models: int, seed: int) -> None:
         raise DeeprokError(f"seed is {seed}; it must be from 0 to 4294967295")
 
 
-def named_environment(env: str | AnyEnvironment) -> tuple[str, Environment]:
-    """Its name, by which a run names it too, and the environment; raises for a stateful simulator."""
+def named_environment(env: str | AnyEnvironment) -> tuple[str, AnyEnvironment]:
+    """Its name, by which a run names it too, and the environment."""
     if isinstance(env, str):
         part = ENVIRONMENTS.find(env, "env")
-        return env, in_jax(part.make(part.settings()), "identify")
-    return env.name, in_jax(env, "identify")
+        return env, part.make(part.settings())
+    return env.name, env
 
 
-def _chosen(env: Environment, name: str, parameters: str | Sequence[str] | None) -> tuple[str, ...]:
+def _chosen(env: AnyEnvironment, name: str, parameters: str | Sequence[str] | None) -> tuple[str, ...]:
     """The parameters that are unknown."""
     known = [field.name for field in dataclasses.fields(env.nominal)]
     if parameters is None:
@@ -170,10 +191,14 @@ def _chosen(env: Environment, name: str, parameters: str | Sequence[str] | None)
     return tuple(listed)
 
 
-def _likelihood(env: Environment, names: tuple[str, ...], log: Log) -> tuple[Likelihood, np.ndarray]:
-    """The likelihood of a log, and the nominal parameters as x has them."""
-    fields = {field.name: field for field in dataclasses.fields(env.nominal)}
-    unknowns = Unknowns(make_dynamics(env, names), tuple(bool(fields[name].metadata["positive"]) for name in names))
+def _search(env: AnyEnvironment, names: tuple[str, ...], log: Log) -> tuple[Unknowns, Bounds, np.ndarray]:
+    """The unknowns, where they are searched, and the nominal parameters as x has them."""
+    positive = tuple(_is_positive(env, name) for name in names)
+    if isinstance(env, HostEnvironment):
+        check_simulator(env)
+        unknowns = Unknowns(Surrogate(names, positive, tuple(env.observation_scale)), positive)
+    else:
+        unknowns = Unknowns(make_dynamics(env, names), positive)
     count = unknowns.parameters + len(unknowns.noise_ends()[0])
     if log.steps * len(env.observation_scale) < _STEPS_EACH * count:
         raise DeeprokError(
@@ -185,10 +210,84 @@ def _likelihood(env: Environment, names: tuple[str, ...], log: Log) -> tuple[Lik
     bounds = Bounds(np.concatenate([ends[:, 0], noise_low]), np.concatenate([ends[:, 1], noise_high]))
     nominal = np.array([float(getattr(env.nominal, name)) for name in names])
     with np.errstate(invalid="ignore", divide="ignore"):
-        return Likelihood(unknowns, bounds, as_data(log)), np.where(unknowns.positive, np.log(nominal), nominal)
+        return unknowns, bounds, np.where(unknowns.positive, np.log(nominal), nominal)
 
 
-def _ends(env: Environment, name: str, positive: bool) -> tuple[float, float]:
+def _is_positive(env: AnyEnvironment, name: str) -> bool:
+    """Whether a parameter can't be 0 or negative. Of a simulator's attributes nobody says; its values have to do."""
+    (field,) = (field for field in dataclasses.fields(env.nominal) if field.name == name)
+    values = [float(getattr(env.nominal, name)), *env.box.get(name, ())]
+    return bool(field.metadata["positive"]) or (isinstance(env, HostEnvironment) and min(values) > 0)
+
+
+class _Found(NamedTuple):
+    """The likelihood of a log, and how wrong the predictions are that it rests on."""
+
+    likelihood: Likelihood
+    error: np.ndarray  # [D]; 0 for environments in JAX
+
+
+def _asked(
+    env: AnyEnvironment,
+    unknowns: Unknowns,
+    bounds: Bounds,
+    middle: np.ndarray,
+    log: Log,
+    seed: int,
+    advance: Callable[[float], None],
+) -> _Found:
+    """The likelihood of a log. A simulator is asked about each of its steps, nearer to the middle if it fails."""
+    if not isinstance(env, HostEnvironment):
+        return _Found(Likelihood(unknowns, bounds, as_data(log)), np.zeros(len(env.observation_scale)))
+    assert isinstance(unknowns.dynamics, Surrogate)
+    for _ in range(_HALVED):
+        low, high = (ends[: len(middle)] for ends in bounds)
+        try:
+            found = ask(env, unknowns.dynamics, low, high, log, seed, advance)
+            return _Found(Likelihood(unknowns, bounds, as_data(log, found.tables)), found.error)
+        except FailsError:
+            halved = [np.concatenate([(ends[: len(middle)] + middle) / 2, ends[len(middle) :]]) for ends in bounds]
+            bounds = Bounds(*halved)
+    raise DeeprokError(
+        f"{env.name} fails in a state of the log, under models that are close to the nominal one; check the units of "
+        "its observations"
+    )
+
+
+def _wrong(found: _Found, best: Point) -> np.ndarray:
+    """[D] how wrong polynomials of a simulator's answers are, as a share of what is not predicted."""
+    noise = found.likelihood.unknowns.noise(jnp.asarray(best.x))
+    return np.asarray(found.error / np.sqrt(noise.process + 2 * noise.sensor))
+
+
+def _nearer(found: _Found, best: Point, whole: Bounds) -> Bounds:
+    """Ends of the next search, around the estimate: as wide as the last where its polynomials were good."""
+    likelihood, count = found.likelihood, found.likelihood.unknowns.parameters
+    width = likelihood.bounds.width[:count]
+    covariance = covariance_of(information_of(best, likelihood), width, largest=1.0)
+    share = _NEARER if np.any(_wrong(found, best) > _WRONG) else 1.0
+    reach = np.maximum(share * width / 2, _NEAR * np.sqrt(np.diag(covariance)))
+    reach = np.concatenate([reach, np.full(len(best.x) - count, np.inf)])
+    return Bounds(np.maximum(whole.low, best.x - reach), np.minimum(whole.high, best.x + reach))
+
+
+def _at_own_end(likelihood: Likelihood, best: Point, whole: Bounds) -> bool:
+    """Whether a parameter is at an end of a search that was nearer than the whole."""
+    count = likelihood.unknowns.parameters
+    return bool(np.any((likelihood.bounds.at(best.x) & ~whole.at(best.x))[:count]))
+
+
+def _inexact(wrong: np.ndarray) -> list[str]:
+    """What a user should know of polynomials that are wrong."""
+    return [
+        f"what the simulator predicts of obs_{i} is no smooth function of the parameters: it was interpolated with an "
+        f"error of {100 * share:.0f} % of what is not predicted, so the ranges may be too narrow"
+        for i, share in enumerate(wrong)
+        if share > _WRONG
+    ]
+
+
+def _ends(env: AnyEnvironment, name: str, positive: bool) -> tuple[float, float]:
     """Between which values a parameter is searched, as x has them: its range, widened by its own width."""
     nominal = float(getattr(env.nominal, name))
     if name in env.box:
@@ -253,7 +352,7 @@ def _nearest(likelihood: Likelihood, best: Point, nominal: np.ndarray, flat: np.
     return found if found.score.log_likelihood > best.score.log_likelihood - 0.01 else best
 
 
-def _box(env: Environment, likelihood: Likelihood, region: Region, i: int) -> tuple[float, float] | None:
+def _box(env: AnyEnvironment, likelihood: Likelihood, region: Region, i: int) -> tuple[float, float] | None:
     """The range of a parameter to train for, as x has it; None if there is none.
 
     Where the log does not end a range, the environment's own does; unless the log contradicts that as a whole.

@@ -23,14 +23,13 @@ import numpy as np
 
 from deeprok.identification.dynamics import Dynamics, Predict
 from deeprok.identification.log import Log
+from deeprok.identification.surrogate import Surrogate, Table
 
 #: Least standard deviation of the noises, as a share of an observation's typical size: a log without noise would be
 #: infinitely likely.
 _LEAST = 1e-5
 #: And the largest.
 _MOST = 10.0
-#: Of environments that are themselves random, where to begin is all that is asked.
-_FEW_DRAWS = 16
 #: Logs whose longest episodes differ by less share a compiled program.
 _STEPS = 32
 
@@ -55,7 +54,7 @@ class Data(NamedTuple):
     obs: jax.Array  # [E, T + 1, D]
     action: jax.Array  # [E, T] or [E, T, A]
     length: jax.Array  # [E]
-    keys: jax.Array  # [E, T] random keys, for environments that are themselves random
+    own: Any  # [E, T] what each step has for its prediction: a random key, or a simulator's `Table`
     weight: jax.Array  # [E] how often each episode counts
 
 
@@ -70,7 +69,7 @@ class Score(NamedTuple):
 class Unknowns(NamedTuple):
     """What the vector x [n] stands for. It can be hashed, as the dynamics can."""
 
-    dynamics: Dynamics
+    dynamics: Dynamics | Surrogate
     positive: tuple[bool, ...]  # [N] the parameters whose logarithms are in x
 
     @property
@@ -117,7 +116,7 @@ def filter_episode(
     obs: jax.Array,
     action: jax.Array,
     length: jax.Array,
-    keys: jax.Array,
+    own: Any,
 ) -> Innovations:
     """The extended Kalman filter over an episode, which begins with what the first observation tells.
 
@@ -131,13 +130,13 @@ def filter_episode(
       obs: y [T + 1, D].
       action: a [T] or [T, A].
       length: steps of the episode, at most T.
-      keys: [T] random keys.
+      own: [T] what each step has for its prediction.
     """
 
     def step(carry: Any, now: Any) -> tuple[Any, Innovations]:
         m, P = carry  # mean [D] and covariance [D, D] of z(t), given y up to t
-        y, a, key, alive = now
-        ahead = predict(theta, m, a, key)
+        y, a, its_own, alive = now
+        ahead = predict(theta, m, a, its_own)
         new_m, new_P = ahead.mean, ahead.slope @ P @ ahead.slope.T + ahead.spread + jnp.diag(noise.process)
         value, variance = [], []
         for i in range(obs.shape[-1]):
@@ -150,19 +149,26 @@ def filter_episode(
         return following, Innovations(jnp.stack(value), jnp.stack(variance))
 
     alive = jnp.arange(action.shape[0]) < length
-    return jax.lax.scan(step, (obs[0], jnp.diag(noise.sensor)), (obs[1:], action, keys, alive))[1]
+    return jax.lax.scan(step, (obs[0], jnp.diag(noise.sensor)), (obs[1:], action, own, alive))[1]
 
 
-def as_data(log: Log) -> Data:
-    """A log on the device, in double precision, which the caller turns on."""
+def as_data(log: Log, tables: Table | None = None) -> Data:
+    """A log on the device, in double precision, which the caller turns on.
+
+    Args:
+      log: the log.
+      tables: [E, T, …] what a simulator has answered in each step; None for environments in JAX.
+    """
     episodes, steps = log.action.shape[:2]
     more = -steps % _STEPS
     pad, kind = [(0, 0), (0, more)], float if log.action.ndim > 2 else "int32"
+    # The last step once more: numbers that no likelihood counts, but finite ones.
+    padded = jax.tree.map(lambda part: jnp.asarray(np.pad(part, pad + [(0, 0)] * (part.ndim - 2), mode="edge")), tables)
     return Data(
         jnp.asarray(np.pad(log.obs, [*pad, (0, 0)])),
         jnp.asarray(np.pad(log.action, pad + [(0, 0)] * (log.action.ndim - 2)), kind),
         jnp.asarray(log.length),
-        jax.random.split(jax.random.key(0), (episodes, steps + more)),
+        jax.random.split(jax.random.key(0), (episodes, steps + more)) if tables is None else padded,
         jnp.ones(episodes),
     )
 
@@ -174,7 +180,7 @@ def innovations_of(unknowns: Unknowns) -> Callable[[jax.Array, Data], Innovation
     def innovations(x: jax.Array, data: Data) -> Innovations:
         theta, noise = unknowns.theta(x), unknowns.noise(x)
         each = functools.partial(filter_episode, unknowns.dynamics.predict, theta, noise)
-        return jax.vmap(each)(data.obs, data.action, data.length, data.keys)
+        return jax.vmap(each)(data.obs, data.action, data.length, data.own)
 
     return jax.jit(innovations)
 
@@ -216,11 +222,11 @@ def one_step_of(unknowns: Unknowns) -> Callable[[jax.Array, Data], tuple[jax.Arr
 
     It gives how likely the log then is [K], as if the sensors were exact, and the mean squared errors [K, D].
     """
-    predict = functools.partial(unknowns.dynamics.predict, draws=_FEW_DRAWS)
+    predict = unknowns.dynamics.roughly
     least, random = unknowns.least, np.array(unknowns.dynamics.random)
 
     def tried(theta: jax.Array, data: Data) -> tuple[jax.Array, jax.Array]:
-        ahead = jax.vmap(jax.vmap(functools.partial(predict, theta)))(data.obs[:, :-1], data.action, data.keys)
+        ahead = jax.vmap(jax.vmap(functools.partial(predict, theta)))(data.obs[:, :-1], data.action, data.own)
         alive = (jnp.arange(data.action.shape[1]) < data.length[:, None])[..., None]
         squares = jnp.where(alive, (data.obs[:, 1:] - ahead.mean) ** 2, 0.0)
         errors = squares.sum((0, 1)) / data.length.sum()

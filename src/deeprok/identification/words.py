@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from deeprok.environments.base import Environment
+from deeprok.environments.base import AnyEnvironment
 from deeprok.identification.fit import Likelihood
 from deeprok.identification.region import Region
 
@@ -50,7 +50,7 @@ def _change(power: float, positive: bool) -> str:
     return f"the factor {_power('s', power)}" if positive else f"{power:.2g} s"
 
 
-def notes(env: Environment, likelihood: Likelihood, region: Region, half: np.ndarray) -> list[str]:
+def notes(env: AnyEnvironment, likelihood: Likelihood, region: Region, half: np.ndarray) -> list[str]:
     """What a user should know of the ranges.
 
     Args:
