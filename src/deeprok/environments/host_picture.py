@@ -15,7 +15,7 @@ from deeprok.environments.simulation import Simulation
 _MODE = "rgb_array"
 
 #: Height and width of MuJoCo's pictures, which its models allow without a change.
-_MUJOCO_SIZE = (480, 640)
+_MUJOCO_SIZE = (440, 640)
 
 #: MuJoCo's renderer of each simulation, which takes longer to make than a picture.
 _RENDERERS: weakref.WeakKeyDictionary[MujocoSimulator, Any] = weakref.WeakKeyDictionary()

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from deeprok.core.errors import DeeprokError, shown
-from deeprok.environments.base import AnyEnvironment, Environment, with_model
+from deeprok.environments.base import AnyEnvironment, Environment, Model, with_model
 from deeprok.environments.host import HostEnvironment, HostOutcome, Simulator
 from deeprok.environments.host_picture import picture_of
 from deeprok.environments.host_wrappers import Around
@@ -43,60 +43,55 @@ def check_visible(env: AnyEnvironment) -> None:
         )
 
 
-def play_episode(
-    run: Run,
-    env: AnyEnvironment,
-    model: Mapping[str, float],
-    seed: int,
-    steps: int,
-    epsilon: float,
-    advance: Callable[[float], None],
-) -> Episode:
-    """Plays the first of the episodes that an evaluation with this seed plays on a model.
+#: `(model, seed, epsilon, advance) -> Episode`: plays the first of the episodes that an evaluation with this seed plays
+#: on a model, name -> value; epsilon is the probability of a random action, and `advance` is called with the fraction
+#: of the work done since its last call.
+Player = Callable[[Mapping[str, float], int, float, Callable[[float], None]], Episode]
+
+
+def make_player(run: Run, env: AnyEnvironment, steps: int) -> Player:
+    """A function that plays a run's policy.
 
     Args:
       run: whose policy acts.
       env: the environment that it acts in.
-      model: name -> value.
-      seed: decides the start and all other random numbers.
-      steps: after which the episode is cut off.
-      epsilon: probability of a random action.
-      advance: called with the fraction of the work done since its last call.
+      steps: after which episodes are cut off.
     """
-    play = _play_simulator if isinstance(env, HostEnvironment) else _play_in_jax
-    with run.settings.arithmetic():
-        return play(run, env, model, seed, steps, epsilon, advance)  # type: ignore[arg-type]
+    play = _simulator_player(run, env, steps) if isinstance(env, HostEnvironment) else _jax_player(run, env, steps)
+
+    def in_precision(
+        model: Mapping[str, float], seed: int, epsilon: float, advance: Callable[[float], None]
+    ) -> Episode:
+        with run.settings.arithmetic():
+            return play(model, seed, epsilon, advance)
+
+    return in_precision
 
 
-def _play_in_jax(
-    run: Run,
-    env: Environment,
-    model: Mapping[str, float],
-    seed: int,
-    steps: int,
-    epsilon: float,
-    advance: Callable[[float], None],
-) -> Episode:
+def _jax_player(run: Run, env: Environment, steps: int) -> Player:
     # One step more, which is not shown: what a step collects is the state before it.
     longer = env._replace(horizon=steps + 1)
     policy_of = weights_policy(run.network, run.env.actions, "mean")
 
     @jax.jit
-    def play(weights: jax.Array, model: dict[str, jax.Array], key: jax.Array) -> Any:
-        act = policy_of(weights, with_model(env.nominal, model))
-        models = {name: value[None] for name, value in model.items()}
-        _, collected = watch_episodes(
+    def watch(weights: jax.Array, params: Model, key: jax.Array, epsilon: jax.Array) -> Any:
+        act = policy_of(weights, with_model(env.nominal, params))
+        models = {name: value[None] for name, value in params.items()}
+        return watch_episodes(
             longer, act, models, key, epsilon, lambda step: (step.state, step.reward[0], step.alive[0])
-        )
-        return collected
+        )[1]
 
-    given = {name: jnp.asarray(value, float) for name, value in model.items()}
-    states, rewards, alive = jax.tree.map(np.asarray, play(jnp.asarray(run.weights[None]), given, jax.random.key(seed)))
-    taken = int(alive[:steps].sum())
-    each = [jax.tree.map(lambda leaf, t=t: leaf[t, 0], states) for t in range(taken + 1)]
-    params = jax.tree.map(np.asarray, with_model(env.nominal, given))
-    advance(1.0)
-    return Episode(rewards[:taken].astype(float), not alive[taken], _painter(env, each, params))
+    def play(model: Mapping[str, float], seed: int, epsilon: float, advance: Callable[[float], None]) -> Episode:
+        given = {name: jnp.asarray(value, float) for name, value in model.items()}
+        weights, chance = jnp.asarray(run.weights[None]), jnp.asarray(epsilon, float)
+        states, rewards, alive = jax.tree.map(np.asarray, watch(weights, given, jax.random.key(seed), chance))
+        taken = int(alive[:steps].sum())
+        each = [jax.tree.map(lambda leaf, t=t: leaf[t, 0], states) for t in range(taken + 1)]
+        params = jax.tree.map(np.asarray, with_model(env.nominal, given))
+        advance(1.0)
+        return Episode(rewards[:taken].astype(float), not alive[taken], _painter(env, each, params))
+
+    return play
 
 
 def _painter(env: Environment, states: list[Any], params: Any) -> Picture:
@@ -164,34 +159,34 @@ class _Watched(Around):
         self.pictures.append(buffer.getvalue())
 
 
-def _play_simulator(
-    run: Run,
-    env: HostEnvironment,
-    model: Mapping[str, float],
-    seed: int,
-    steps: int,
-    epsilon: float,
-    advance: Callable[[float], None],
-) -> Episode:
-    made: list[_Watched] = []
+def _simulator_player(run: Run, env: HostEnvironment, steps: int) -> Player:
+    policy_of = weights_policy(run.network, run.env.actions, "mean")
 
-    def make() -> Simulator:
-        made.append(_Watched(env.make(), lambda: advance(1 / steps)))
-        return made[-1]
+    def play(model: Mapping[str, float], seed: int, epsilon: float, advance: Callable[[float], None]) -> Episode:
+        made: list[_Watched] = []
 
-    play = host_player(
-        env._replace(horizon=steps, make=make), weights_policy(run.network, run.env.actions, "mean"), episodes=1
-    )
-    play(run.weights[None], {name: np.array([value]) for name, value in model.items()}, epsilon, seed)
-    (watched,) = made
-    advance(max(0.0, 1.0 - len(watched.rewards) / steps))
+        def make() -> Simulator:
+            made.append(_Watched(env.make(), lambda: advance(1 / steps)))
+            return made[-1]
+
+        host_play = host_player(env._replace(horizon=steps, make=make), policy_of, episodes=1)
+        host_play(run.weights[None], {name: np.array([value]) for name, value in model.items()}, epsilon, seed)
+        (watched,) = made
+        advance(max(0.0, 1.0 - len(watched.rewards) / steps))
+        return Episode(np.array(watched.rewards), watched.over, _viewer(watched.pictures))
+
+    return play
+
+
+def _viewer(pictures: list[bytes]) -> Picture:
+    """What shows pictures as large as there is room for."""
 
     def picture(step: int, size: tuple[int, int]) -> Image.Image:
-        found = Image.open(io.BytesIO(watched.pictures[step])).convert("RGB")
+        found = Image.open(io.BytesIO(pictures[step])).convert("RGB")
         share = min(size[0] / found.width, size[1] / found.height)
         fitting = found.resize((max(1, round(found.width * share)), max(1, round(found.height * share))))
         whole = Image.new("RGB", size, WHITE)
         whole.paste(fitting, ((size[0] - fitting.width) // 2, (size[1] - fitting.height) // 2))
         return whole
 
-    return Episode(np.array(watched.rewards), watched.over, picture)
+    return picture

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from PIL import Image, ImageDraw
 
+from deeprok.core.errors import shortened
 from deeprok.environments.drawing import GREEN, GREY, INK, RED
 from deeprok.evaluation.render.canvas import WHITE, fitted, font
 
@@ -113,7 +114,8 @@ def make_pane(subject: Subject, step: int, layout: Layout) -> Image.Image:
         pen.rectangle((right - taken + 2 * edge, rows[0] - line // 2, right, rows[0] + line // 2 - 1), colour)
         pen.text((right - taken + 4 * edge, rows[0]), words, WHITE, bold, anchor="lm")
     pen.text((left, rows[0]), fitted(subject.label, bold, room - taken), INK, bold, anchor="lm")
-    sizes = [(words, plain) for words in subject.model] + [(subject.model[-1], font(round(0.8 * layout.letters)))]
+    changes = [shortened(words, 200) for words in subject.model]
+    sizes = [(words, plain) for words in changes] + [(changes[-1], font(round(0.8 * layout.letters)))]
     model, letters = next((each for each in sizes if each[1].getlength(each[0]) <= room), sizes[-1])
     pen.text((left, rows[1]), fitted(model, letters, room), INK, letters, anchor="lm")
     clock = f" ({step * subject.seconds:.1f} s)" if subject.seconds else ""

@@ -15,7 +15,7 @@ from deeprok.environments.base import AnyEnvironment
 from deeprok.environments.disturbable import ACTION_DELAY, SENSOR_NOISE, disturbable
 from deeprok.environments.host import HostEnvironment
 from deeprok.evaluation.compared import can_be_disturbed, check_same, parameters_of, undisturbed
-from deeprok.evaluation.render.episode import Episode, check_visible, play_episode
+from deeprok.evaluation.render.episode import Episode, check_visible, make_player
 from deeprok.evaluation.render.files import check_film_file, write_film
 from deeprok.evaluation.render.pane import Film, Subject
 from deeprok.evaluation.trained import Run, load
@@ -103,7 +103,7 @@ def render(
         check_visible(env)
     most = envs[0].horizon if steps is None else steps
     episodes = [
-        play_episode(one, env, model, seed, most, epsilon, lambda part: report(_PLAYING * part / len(trained)))
+        make_player(one, env, most)(model, seed, epsilon, lambda part: report(_PLAYING * part / len(trained)))
         for one, env in zip(trained, envs, strict=True)
     ]
     labels = _labels(several, trained)
