@@ -20,7 +20,7 @@ from finished_runs import GOOD, LEFT, TINY, write_run
 from hypothesis import given
 from hypothesis import strategies as st
 from own_simulators import Boat
-from PIL import Image
+from PIL import Image, ImageColor
 from probe_simulators import SIMULATED_CARTPOLE, Simulated
 
 import deeprok
@@ -32,7 +32,7 @@ from deeprok.environments.acrobot import acrobot
 from deeprok.environments.cartpole import CartPole
 from deeprok.environments.deep_sea import deep_sea
 from deeprok.environments.disturbable import disturbable
-from deeprok.environments.drawing import BLUE, GREEN, INK, RED, Circle, Drawing, Line, Polygon, Shape, Text
+from deeprok.environments.drawing import BLUE, GREEN, GREY, INK, RED, Circle, Drawing, Line, Polygon, Shape, Text
 from deeprok.environments.ferry import ferry
 from deeprok.environments.host_picture import picture_of
 from deeprok.environments.host_wrappers import disturbed_simulator, remembering_simulator
@@ -273,7 +273,7 @@ def test_any_words_have_room_in_a_pane(text: str) -> None:
     for step in (0, 1):
         pane = np.asarray(make_pane(subject, step, layout))
         edge = layout.edge
-        colour = [int(RED[i : i + 2], 16) for i in (1, 3, 5)] if step else [136] * 3
+        colour = ImageColor.getrgb(RED if step else GREY)
         for border in (pane[:edge], pane[-edge:], pane[:, :edge], pane[:, -edge:]):
             assert (border == colour).all()  # no word leaves it
 
@@ -505,7 +505,7 @@ def test_a_pane_stays_as_it_was_at_the_end_until_all_have_ended() -> None:
         assert np.array_equal(both[step][:, :width], both[2][:, :width])
         assert not np.array_equal(both[step][:, width:], both[step - 1][:, width:])
     marks = [{tuple(pixel) for pixel in half.reshape(-1, 3)} for half in (both[6][:, :width], both[6][:, width:])]
-    red, green = (tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5)) for colour in (RED, GREEN))
+    red, green = ImageColor.getrgb(RED), ImageColor.getrgb(GREEN)
     assert red in marks[0] - marks[1]
     assert green in marks[1] - marks[0]
     assert red not in {tuple(pixel) for pixel in both[1].reshape(-1, 3)}

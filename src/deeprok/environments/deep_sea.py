@@ -19,7 +19,7 @@ import numpy as np
 from deeprok.core.fields import Count, Seed
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import Environment, EnvironmentPart, EpisodeSettings, Outcome, quantity
-from deeprok.environments.drawing import BLUE, GREY, ORANGE, WATER, Circle, Drawing, Line, Polygon, Text, rectangle
+from deeprok.environments.drawing import BLUE, GREY, INK, ORANGE, WATER, Circle, Drawing, Line, Polygon, Text, rectangle
 from deeprok.environments.spaces import Choices
 
 Observation = Literal["coordinates", "one_hot"]
@@ -98,7 +98,7 @@ def deep_sea(
                 Circle((float(horizon), -float(horizon)), 0.35, ORANGE),
                 Line(way, BLUE, 0.9),
                 Circle(way[-1], 0.25, BLUE),
-                Text((horizon - 0.2, 0.35 - horizon * 0.02), f"treasure {float(params.treasure):g}", ORANGE, "right"),
+                Text((horizon - 0.2, 0.35 - horizon * 0.02), f"treasure {float(params.treasure):g}", INK, "right"),
             ],
             view=(-edge, -horizon - edge, horizon + edge, edge),
         )

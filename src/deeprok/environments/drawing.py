@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 #: Colours of things, of what stands still and of areas, and Okabe and Ito's for what matters. Shapes take any others,
 #: as #rrggbb or by names such as red.
-INK, GREY, PALE, WATER, MEADOW = "#222222", "#888888", "#ECECEC", "#D6EAF8", "#DDF0E4"
+INK, GREY, PALE, WATER, MEADOW = "#222222", "#6E6E6E", "#E3E3E3", "#D6EAF8", "#DDF0E4"
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 
 #: x to the right and y upwards.

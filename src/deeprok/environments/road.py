@@ -166,6 +166,8 @@ def draw(states: Sequence[Any], params: Road) -> Drawing:
     tilt = 0.7 * outwards if skids else 0.0
     direction = cos * math.cos(tilt) - sin * math.sin(tilt), sin * math.cos(tilt) + cos * math.sin(tilt)
     line = list(zip(plan.x.tolist(), plan.y.tolist(), strict=True))
+    before = [float(state[0]) for state in states[:-1]]
+    way = zip(*(np.interp(before, plan.places, each).tolist() for each in (plan.x, plan.y)), strict=True)
     goal, across = plan.at(_LENGTH)
     limits = [
         Text(plan.at(centre, -10.0 * turn)[0], f"≤ {math.sqrt(grip * radius):.1f} m/s", GREY, side)
@@ -176,7 +178,7 @@ def draw(states: Sequence[Any], params: Road) -> Drawing:
         shapes=[
             Line(line[::16], PALE, 6.0),
             Polygon(turned(rectangle(-1.0, -4.5, 1.0, 4.5), across, goal), GREEN),
-            *(Circle(plan.at(float(before))[0], 0.6, BLUE) for before, _ in states[:-1]),
+            *(Circle((x, y), 0.6, BLUE) for x, y in way),
             Polygon(turned(rectangle(-3.6, -1.8, 3.6, 1.8), direction, at), RED if skids else INK),
             Polygon(turned(rectangle(0.2, -1.3, 1.8, 1.3), direction, at), PALE),
             *limits,
