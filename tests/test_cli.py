@@ -482,6 +482,7 @@ HELPS: dict[str, set[str]] = {
     "identify": {"env", "data", "parameters", "confidence", "bootstrap", "seed", "out", "json"},
     "export": {"format", "out", "keep"},
     "plot": {"kind", "out", "grid"},
+    "render": {"at", "out", "seed", "steps", "epsilon", "fps", "keep", "size"},
     "reproduce": {"seeds", "preset", "out", "full", "resume", "episodes", "jobs"},
 }
 
@@ -640,6 +641,7 @@ DAMAGES: dict[str, tuple[str, ...]] = {
 COMMANDS = {
     "evaluate": ["evaluate", "{run}"],
     "stress": ["stress", "{run}"],
+    "render": ["render", "{run}"],
     "export": ["export", "{run}", "--out", "{out}"],
     "resume": ["train", "--resume", "{run}"],
 }

@@ -30,6 +30,7 @@ SLOW = (
     "identify",
     "memory",
     "read-results",
+    "render",
     "runs",
     "screen",
     "stress",

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from deeprok.environments import Axis, Choices, Environment, Outcome, StateGrid, pytree_dataclass, quantity
+from deeprok.environments.drawing import Circle, Drawing, Line
 
 
 @pytree_dataclass
@@ -35,6 +36,14 @@ def step(key, state, action, params):
     return Outcome(state=state, obs=state, reward=jnp.where(fell, 0.0, 1.0), terminated=fell)
 
 
+def draw(states, params):
+    """The block on its hill, after the last of these states."""
+    hill = [(x / 10, -(x**2) / 200) for x in range(-10, 11)]
+    position = float(states[-1][0])
+    block = Circle((position, 0.08 - position**2 / 2), 0.08, "#0072B2")
+    return Drawing([Line(hill), block], view=(-1.2, -0.6, 1.2, 0.4))
+
+
 SLIDER = Environment(
     name="slider",
     reset=reset,
@@ -46,4 +55,5 @@ SLIDER = Environment(
     horizon=100,
     success_return=95.0,
     grid=StateGrid((Axis("position", -1.0, 1.0, 81), Axis("velocity", -4.0, 4.0, 81))),  # for `deeprok screen`
+    draw=draw,  # for `deeprok render`
 )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from deeprok.evaluation.calibration import Calibration, calibrate
     from deeprok.evaluation.export import export
     from deeprok.evaluation.grid import evaluate
+    from deeprok.evaluation.render.render import render
     from deeprok.evaluation.result import Evaluation
     from deeprok.evaluation.screening.result import Screening
     from deeprok.evaluation.screening.screen import screen
@@ -56,6 +57,7 @@ __all__ = [
     "plot",
     "read_identified",
     "read_log",
+    "render",
     "resume",
     "screen",
     "solve",
@@ -87,6 +89,7 @@ _MODULES = {
     "make_config": "runs.settings",
     "read_identified": "identification.result",
     "read_log": "identification.log",
+    "render": "evaluation.render.render",
     "resume": "training.jobs",
     "screen": "evaluation.screening.screen",
     "solve": "tabular.solution",

@@ -24,6 +24,7 @@ COMMANDS = {
     "train": "train an agent, or go on with a run",
     "evaluate": "map where a trained policy works",
     "stress": "find where trained policies break, and how far that is",
+    "render": "film policies side by side, as GIF or video",
     "plot": "draw where policies work, and how they learned",
     "calibrate": "check the posterior's intervals for Q",
     "export": "write a policy as JSON, ONNX or C",

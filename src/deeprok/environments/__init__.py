@@ -22,6 +22,7 @@ from deeprok.environments.base import (
 )
 from deeprok.environments.cartpole import CartPole, cartpole
 from deeprok.environments.checks import Finding, check_environment
+from deeprok.environments.drawing import Circle, Drawing, Line, Polygon, Text
 from deeprok.environments.gymnasium import from_gymnasium
 from deeprok.environments.host import Branching, HostEnvironment, HostOutcome, Simulator, make_parameters
 from deeprok.environments.past import Past
@@ -38,6 +39,8 @@ __all__ = [
     "Branching",
     "CartPole",
     "Choices",
+    "Circle",
+    "Drawing",
     "Environment",
     "EnvironmentPart",
     "EpisodeSettings",
@@ -45,12 +48,15 @@ __all__ = [
     "HostEnvironment",
     "HostOutcome",
     "Interval",
+    "Line",
     "Model",
     "Outcome",
     "Past",
+    "Polygon",
     "Simulator",
     "StateGrid",
     "Step",
+    "Text",
     "Transition",
     "branch",
     "cartpole",

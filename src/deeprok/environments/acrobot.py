@@ -9,6 +9,7 @@ lengths of a link: the length of the lower link is in none of the equations, whi
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ import jax.numpy as jnp
 from deeprok.core.fields import Count
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import Environment, EnvironmentPart, EpisodeSettings, Outcome, quantity
+from deeprok.environments.drawing import BLUE, GREEN, GREY, INK, ORANGE, Circle, Drawing, Line
 from deeprok.environments.spaces import Choices
 
 _SPEED_LIMITS = (4 * math.pi, 9 * math.pi)  # rad/s
@@ -87,6 +89,26 @@ def acrobot(horizon: int = 500) -> Environment:
         horizon=horizon,
         success_return=-float(horizon),
         state_of=lambda obs: jnp.stack([jnp.arctan2(obs[1], obs[0]), jnp.arctan2(obs[3], obs[2]), obs[4], obs[5]]),
+        draw=draw,
+    )
+
+
+def draw(states: Sequence[Any], params: Acrobot) -> Drawing:
+    """Both links, and the bar that the tip is to reach. The lower link is as long as the upper one, as for the goal."""
+    upper, lower = (float(angle) for angle in states[-1][:2])
+    length = float(params.link_length_1)
+    elbow = length * math.sin(upper), -length * math.cos(upper)
+    tip = elbow[0] + length * math.sin(upper + lower), elbow[1] - length * math.cos(upper + lower)
+    reach = 2.2 * length
+    return Drawing(
+        shapes=[
+            Line([(-reach, length), (reach, length)], GREEN, 0.8),
+            Line([(0.0, 0.0), elbow], INK, 2.4),
+            Line([elbow, tip], BLUE, 2.4),
+            Circle((0.0, 0.0), 0.08 * length, GREY),
+            Circle(elbow, 0.08 * length, ORANGE),
+        ],
+        view=(-reach, -reach, reach, reach),
     )
 
 

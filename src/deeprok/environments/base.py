@@ -14,6 +14,7 @@ import numpy as np
 from deeprok.core.errors import DeeprokError, shown, unknown
 from deeprok.core.fields import Count
 from deeprok.core.pytree import pytree_dataclass
+from deeprok.environments.drawing import DrawStates
 from deeprok.environments.host import HostEnvironment
 from deeprok.environments.past import Past
 from deeprok.environments.spaces import ActionSpace
@@ -97,6 +98,7 @@ class Environment(NamedTuple):
         None if they hold the present alone.
       state_of: `obs -> state`, the state that an observation stands for, by which logs of a real system are compared
         with it; None if the observation is the state itself, or does not determine it.
+      draw: `(states, params) -> Drawing`, what it looks like (`deeprok.environments.drawing`); None if that is unknown.
     """
 
     name: str
@@ -111,6 +113,7 @@ class Environment(NamedTuple):
     grid: StateGrid | None = None
     past: Past[Environment] | None = None
     state_of: Callable[[jax.Array], Any] | None = None
+    draw: DrawStates | None = None
 
 
 #: What most of the package takes; a `HostEnvironment` has no `reset` and no `step`.

@@ -9,6 +9,7 @@ Deep-RoK paper.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ import jax.numpy as jnp
 from deeprok.core.fields import Finite
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import Environment, EnvironmentPart, EpisodeSettings, Outcome, quantity
+from deeprok.environments.drawing import BLUE, GREY, INK, PALE, Circle, Drawing, Line, Polygon, rectangle
 from deeprok.environments.spaces import Choices
 
 Integrator = Literal["euler", "semi-implicit"]
@@ -87,6 +89,28 @@ def cartpole(integrator: Integrator = "euler", failing_reward: float = 0.0, hori
         actions=Choices(("left", "right")),
         horizon=horizon,
         success_return=0.975 * horizon,  # 195 of 200
+        draw=draw,
+    )
+
+
+def draw(states: Sequence[Any], params: CartPole) -> Drawing:
+    """The cart between the ends of its track, and the pole, which falls where it leaves the grey sector."""
+    x, _, theta, _ = (float(number) for number in states[-1])
+    length = 2 * float(params.pole_length)  # twice what is from the pivot to its centre
+    axle = 0.15
+    fan = [_ANGLE_LIMIT * share for share in (-1.0, -0.5, 0.0, 0.5, 1.0)]
+    sector = [(x, axle), *((x + length * math.sin(angle), axle + length * math.cos(angle)) for angle in fan)]
+    posts = [Line([(end, 0.0), (end, 0.25)], GREY) for end in (-_POSITION_LIMIT, _POSITION_LIMIT)]
+    return Drawing(
+        shapes=[
+            Polygon(sector, PALE),
+            Line([(-_POSITION_LIMIT, 0.0), (_POSITION_LIMIT, 0.0)], GREY),
+            *posts,
+            Polygon(rectangle(x - 0.3, 0.0, x + 0.3, 0.3), INK),
+            Line([(x, axle), (x + length * math.sin(theta), axle + length * math.cos(theta))], BLUE, 1.8),
+            Circle((x, axle), 0.05, PALE),
+        ],
+        view=(-_POSITION_LIMIT - 0.4, -0.2, _POSITION_LIMIT + 0.4, axle + max(length, 1.0) + 0.2),
     )
 
 

@@ -8,6 +8,7 @@ two numbers, so that a constant policy solves it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ import numpy as np
 from deeprok.core.fields import Count, Seed
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import Environment, EnvironmentPart, EpisodeSettings, Outcome, quantity
+from deeprok.environments.drawing import BLUE, GREY, INK, ORANGE, WATER, Circle, Drawing, Line, Polygon, Text, rectangle
 from deeprok.environments.spaces import Choices
 
 Observation = Literal["coordinates", "one_hot"]
@@ -85,6 +87,22 @@ def deep_sea(
             state=below, obs=observe(below), reward=jnp.asarray(reward, float), terminated=below[0] >= horizon
         )
 
+    def draw(states: Sequence[Any], params: DeepSea) -> Drawing:
+        way = [(float(column), -float(row)) for row, column in states]
+        cells = [(float(column), -float(row)) for row in range(horizon + 1) for column in range(row + 1)]
+        edge = 0.6 + 0.02 * horizon
+        return Drawing(
+            shapes=[
+                Polygon(rectangle(-edge, -horizon - edge, horizon + edge, 0.0), WATER),
+                *(Circle(at, 0.06, GREY) for at in cells),
+                Circle((float(horizon), -float(horizon)), 0.35, ORANGE),
+                Line(way, BLUE, 0.9),
+                Circle(way[-1], 0.25, BLUE),
+                Text((horizon - 0.2, 0.35 - horizon * 0.02), f"treasure {float(params.treasure):g}", INK, "right"),
+            ],
+            view=(-edge, -horizon - edge, horizon + edge, edge),
+        )
+
     return Environment(
         name="deep_sea",
         reset=reset,
@@ -95,6 +113,7 @@ def deep_sea(
         actions=Choices(("left", "right") if action_map == "fixed" else ("first", "second")),
         horizon=horizon,
         success_return=0.5 * DeepSea().treasure,
+        draw=draw,
     )
 
 

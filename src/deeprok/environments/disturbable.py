@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok.environments.base import AnyEnvironment, Environment, Outcome, quantity
+from deeprok.environments.drawing import draw_inner
 from deeprok.environments.host import HostEnvironment, Simulator, make_parameters
 from deeprok.environments.host_wrappers import (
     Disturbances,
@@ -97,7 +98,8 @@ def _in_jax(env: Environment, nominal: Any, longest: int) -> Environment:
         return dataclasses.replace(outcome, state=(outcome.state, decided[:-1]), obs=obs)
 
     # The states of a grid lack the pending actions.
-    return env._replace(reset=reset, step=step, nominal=nominal, grid=None)
+    draw = draw_inner(env.draw, own)
+    return env._replace(reset=reset, step=step, nominal=nominal, grid=None, draw=draw)
 
 
 class DisturbableSimulator(DisturbedSimulator):

@@ -6,7 +6,7 @@ minimum for each cell and action, and the robust Q* comes from value iteration o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,6 +26,21 @@ from deeprok.environments.base import (
     StateGrid,
     branch,
     quantity,
+)
+from deeprok.environments.drawing import (
+    BLUE,
+    GREY,
+    INK,
+    MEADOW,
+    ORANGE,
+    RED,
+    WATER,
+    Circle,
+    Drawing,
+    Line,
+    Polygon,
+    Text,
+    rectangle,
 )
 from deeprok.environments.spaces import Choices
 
@@ -98,6 +113,30 @@ def ferry(horizon: int = 40) -> Environment:
             to_state=lambda coordinates: jnp.round(coordinates).astype(jnp.int32),
             from_state=lambda cell: cell.astype(float),
         ),
+        draw=draw,
+    )
+
+
+def draw(states: Sequence[Any], params: Ferry) -> Drawing:
+    """The river from above, which flows to the right, and the way of the ferry."""
+    way = [(float(place), float(row)) for row, place in states]
+    edge, bank = _FALLS - 0.5, _FAR_BANK - 0.5
+    water = [(float(place), float(row)) for row in range(1, _FAR_BANK) for place in range(_FALLS)]
+    return Drawing(
+        shapes=[
+            Polygon(rectangle(-1.0, -0.8, _FALLS + 1.0, 0.5), MEADOW),
+            Polygon(rectangle(-1.0, 0.5, edge, bank), WATER),
+            Polygon(rectangle(edge, 0.5, _FALLS + 1.0, bank), GREY),
+            Polygon(rectangle(-1.0, bank, _FALLS + 1.0, _FAR_BANK + 0.8), MEADOW),
+            *(Circle(at, 0.05, GREY) for at in water),
+            Polygon(rectangle(_DOCK - 0.4, bank, _DOCK + 0.4, _FAR_BANK + 0.4), ORANGE),
+            Line(way, BLUE, 1.0),
+            Circle(way[-1], 0.28, RED if way[-1][0] >= _FALLS else BLUE),
+            Text((float(_DOCK), _FAR_BANK + 0.62), "dock", INK, size=4.0),
+            Text((_FALLS + 0.25, _FAR_BANK / 2), "falls", "#FFFFFF"),
+            Text((-0.9, 0.72), f"current {round(float(params.current))} ▸", BLUE, "left", 4.0),
+        ],
+        view=(-1.0, -0.8, _FALLS + 1.0, _FAR_BANK + 0.8),
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from deeprok.core.errors import DeeprokError
 from deeprok.environments.host import HostEnvironment, HostOutcome, Simulator, model_of
+from deeprok.environments.host_picture import picture_of
 from deeprok.environments.past import Past, make_past, without_memory
 from deeprok.environments.spaces import Interval
 from deeprok.environments.wrappers import least_factor
@@ -93,7 +94,7 @@ def action_sampler(env: HostEnvironment) -> Callable[[np.random.Generator], np.n
     return lambda random: np.asarray(random.integers(len(env.actions)))
 
 
-class _Around:
+class Around:
     """What a `Simulator` around another one shows of that."""
 
     def __init__(self, inner: Simulator) -> None:
@@ -105,8 +106,12 @@ class _Around:
         """Whether the simulator itself has ended the episode."""
         return bool(getattr(self._inner, "truncated", False))
 
+    def picture(self) -> np.ndarray:
+        """What is seen of the simulation, as `deeprok.environments.host_picture` has it."""
+        return picture_of(self._inner)
 
-class DisturbedSimulator(_Around):
+
+class DisturbedSimulator(Around):
     """A `Simulator` around another one, which is disturbed."""
 
     def __init__(self, inner: Simulator, changes: Disturbances) -> None:
@@ -195,7 +200,7 @@ class DisturbedSimulator(_Around):
         return {**models, **noisy}
 
 
-class RememberingSimulator(_Around):
+class RememberingSimulator(Around):
     """A `Simulator` around another one, whose observations are followed by the last steps."""
 
     def __init__(self, inner: Simulator, past: Past[HostEnvironment]) -> None:

@@ -8,6 +8,8 @@ minimum over the box in every step is the worst case over whole episodes as well
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +19,7 @@ import jax.numpy as jnp
 from deeprok.core.fields import Count
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import Axis, Environment, EnvironmentPart, EpisodeSettings, Outcome, StateGrid, quantity
+from deeprok.environments.drawing import BLUE, GREY, INK, MEADOW, Circle, Drawing, Line, Polygon, Text, rectangle
 from deeprok.environments.spaces import Choices
 
 _STARTS = (0.9, 1.1)  # prices, as shares of the strike
@@ -78,6 +81,30 @@ def market(horizon: int = _HORIZON) -> Environment:
         horizon=horizon,
         success_return=0.0,
         grid=StateGrid((Axis("log(price / strike)", -2.0, 1.0, 601), Axis("time left", 0.0, 1.0, 51))),
+        draw=draw,
+    )
+
+
+def draw(states: Sequence[Any], params: Market) -> Drawing:
+    """The price over time. The option pays where it is below the strike, in the green area."""
+    strike, maturity = float(params.strike), float(params.maturity)
+    way = [(maturity - float(left), strike * math.exp(float(log))) for log, left in states]
+    top = strike * max(1.6, 1.1 * max(price for _, price in way) / strike)
+    time, price = way[-1]
+    return Drawing(
+        shapes=[
+            Polygon(rectangle(0.0, 0.0, maturity, strike), MEADOW),
+            Line([(0.0, strike), (maturity, strike)], GREY),
+            Line([(0.0, 0.0), (maturity, 0.0)], GREY),
+            Line([(maturity, 0.0), (maturity, top)], GREY, 0.3),
+            Line(way, BLUE, 0.9),
+            Circle((time, price), 0.016 * top, INK),
+            Text((0.01 * maturity, strike - 0.035 * top), f"strike {strike:g}", INK, "left"),
+            Text((0.01 * maturity, 0.97 * top), f"price {price:.2f}", INK, "left"),
+            Text((0.99 * maturity, 0.97 * top), f"expiry after {maturity:g} year", GREY, "right"),
+        ],
+        view=(0.0, 0.0, 1.02 * maturity, top),
+        stretched=True,
     )
 
 

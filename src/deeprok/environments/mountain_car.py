@@ -6,6 +6,8 @@ numbers are those of Gymnasium's MountainCar-v0.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,7 @@ import jax.numpy as jnp
 from deeprok.core.fields import Count
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import Axis, Environment, EnvironmentPart, EpisodeSettings, Outcome, StateGrid, quantity
+from deeprok.environments.drawing import BLUE, GREEN, GREY, INK, PALE, Circle, Drawing, Line, Polygon, turned
 from deeprok.environments.spaces import Choices
 
 _WALL = -1.2  # at the left, where the car stops
@@ -69,6 +72,37 @@ def mountain_car(horizon: int = 300) -> Environment:
         horizon=horizon,
         success_return=-float(horizon),
         grid=StateGrid(axes=(Axis("position", _WALL, _END, 121), Axis("speed", -_SPEED_LIMIT, _SPEED_LIMIT, 321))),
+        draw=draw,
+    )
+
+
+def _height(position: float) -> float:
+    """Of the hill as Gymnasium draws it, whose slope is proportional to cos(3x)."""
+    return 0.45 * math.sin(3.0 * position) + 0.55
+
+
+def draw(states: Sequence[Any], params: MountainCar) -> Drawing:
+    """The car on its hill, and the flag that it is to reach."""
+    del params
+    position = float(states[-1][0])
+    slope = math.atan(1.35 * math.cos(3.0 * position))
+    direction = math.cos(slope), math.sin(slope)
+    at = position, _height(position)
+    ridge = [(x, _height(x)) for x in (_WALL + (_END - _WALL) * i / 90 for i in range(91))]
+    flag = _height(_GOAL)
+    body = turned(
+        [(-0.09, 0.03), (0.09, 0.03), (0.09, 0.07), (0.04, 0.11), (-0.05, 0.11), (-0.09, 0.07)], direction, at
+    )
+    return Drawing(
+        shapes=[
+            Polygon([(_WALL, 0.0), *ridge, (_END, 0.0)], PALE),
+            Line(ridge, GREY),
+            Line([(_GOAL, flag), (_GOAL, flag + 0.2)], INK),
+            Polygon([(_GOAL, flag + 0.2), (_GOAL + 0.08, flag + 0.165), (_GOAL, flag + 0.13)], GREEN),
+            Polygon(body, BLUE),
+            *(Circle(wheel, 0.03, INK) for wheel in turned([(-0.05, 0.03), (0.05, 0.03)], direction, at)),
+        ],
+        view=(_WALL - 0.05, 0.0, _END + 0.05, 1.25),
     )
 
 

@@ -6,6 +6,7 @@ The numbers are those of Gymnasium's Pendulum-v1.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import Environment, EnvironmentPart, EpisodeSettings, Outcome, quantity
+from deeprok.environments.drawing import BLUE, GREY, INK, Circle, Drawing, Line, Point
 from deeprok.environments.spaces import Interval
 
 SPEED_LIMIT = 8.0  # rad/s
@@ -59,6 +61,26 @@ def swing(state: jax.Array, torque: jax.Array, params: Pendulum) -> jax.Array:
     return jnp.stack([angle + new_speed * params.time_step, new_speed])
 
 
+def rod_end(angle: float, length: float) -> Point:
+    """Where the end of a rod is, with the pivot at (0, 0); angles grow anticlockwise, as torques do."""
+    return -length * math.sin(angle), length * math.cos(angle)
+
+
+def draw(states: Sequence[Any], params: Pendulum) -> Drawing:
+    """The rod on its pivot, and the circle that its end moves on."""
+    length = float(params.length)
+    way = [rod_end(2 * math.pi * i / 72, length) for i in range(73)]
+    reach = 1.15 * length
+    return Drawing(
+        shapes=[
+            Line(way, GREY, 0.3),
+            Line([(0.0, 0.0), rod_end(float(states[-1][0]), length)], BLUE, 5.0),
+            Circle((0.0, 0.0), 0.05 * length, INK),
+        ],
+        view=(-reach, -reach, reach, reach),
+    )
+
+
 def pendulum(horizon: int = 200) -> Environment:
     """Swing a rod up and hold it there, by a torque between −1 and 1 times the motor's largest.
 
@@ -92,6 +114,7 @@ def pendulum(horizon: int = 200) -> Environment:
         horizon=horizon,
         success_return=-400.0,
         state_of=angle_and_speed,
+        draw=draw,
     )
 
 

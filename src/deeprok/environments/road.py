@@ -6,13 +6,33 @@ matters twice: it limits the speed in a curve, and it is what the brakes slow th
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import Axis, Environment, EnvironmentPart, EpisodeSettings, Outcome, StateGrid, quantity
+from deeprok.environments.drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    PALE,
+    RED,
+    Circle,
+    Drawing,
+    Line,
+    Point,
+    Polygon,
+    Text,
+    rectangle,
+    turned,
+)
 from deeprok.environments.spaces import Choices
 
 _LENGTH = 200.0  # of the road, in m
@@ -21,6 +41,10 @@ _STARTS = (5.0, 15.0)  # speeds, in m/s
 _CURVES = ((50.0, 25.0, 12.0), (110.0, 12.0, 10.0), (165.0, 40.0, 12.0))  # centre, radius and width, in m
 _AHEAD = (0.0, 10.0, 20.0, 40.0)  # where the driver sees the curvature, in m from the car
 _STEP_COST = 0.01
+
+_TURNS = (-1.0, -1.0, 1.0)  # how the curves are drawn: −1 to the right, 1 to the left
+_SIDES: tuple[Literal["left", "right"], ...] = ("right", "left", "right")  # where words beside them end
+_FIRST_HEADING = 1.25  # rad
 
 
 @pytree_dataclass
@@ -87,6 +111,7 @@ def road(horizon: int = 200) -> Environment:
         success_return=max(-1.0, 0.5 - _STEP_COST * horizon),
         grid=StateGrid((Axis("place", 0.0, _LENGTH, 201), Axis("speed", 0.0, _TOP_SPEED, 161))),
         state_of=lambda obs: obs[:2],
+        draw=draw,
     )
 
 
@@ -96,8 +121,71 @@ def curvature(place: jax.Array) -> jax.Array:
     Args:
       place: s [...], in m from the start.
     """
-    bends = [jnp.exp(-(((place - centre) / width) ** 4)) / radius for centre, radius, width in _CURVES]
-    return sum(bends, jnp.zeros_like(place))
+    return sum(_bends(place, jnp.exp), jnp.zeros_like(place))
+
+
+def _bends(place: Any, exp: Any) -> list[Any]:
+    """The curvature of each curve by itself."""
+    return [exp(-(((place - centre) / width) ** 4)) / radius for centre, radius, width in _CURVES]
+
+
+class _Plan(NamedTuple):
+    """The road from above."""
+
+    places: np.ndarray  # [N] in m from the start
+    x: np.ndarray  # [N]
+    y: np.ndarray  # [N]
+    heading: np.ndarray  # [N] in rad
+
+    def at(self, place: float, beside: float = 0.0) -> tuple[Point, Point]:
+        """A point of the road, or so many m to the left of it, and the direction there."""
+        x, y, heading = (float(np.interp(place, self.places, each)) for each in (self.x, self.y, self.heading))
+        direction = math.cos(heading), math.sin(heading)
+        return (x - beside * direction[1], y + beside * direction[0]), direction
+
+
+@functools.cache
+def _plan() -> _Plan:
+    """Two curves to the right and one to the left, which no equation asks for."""
+    places = np.linspace(0.0, _LENGTH + 8.0, 833)
+    step = places[1]
+    turns = np.array(_TURNS) @ np.array(_bends(places, np.exp)) * step
+    heading = np.concatenate([[0.0], np.cumsum(turns[:-1])]) + _FIRST_HEADING
+    x, y = (np.concatenate([[0.0], np.cumsum(f(heading[:-1]) * step)]) for f in (np.cos, np.sin))
+    return _Plan(places, x, y, heading)
+
+
+def draw(states: Sequence[Any], params: Road) -> Drawing:
+    """The road from above with the car, larger than it is, a dot for each step, and the fastest that a curve allows."""
+    plan, grip = _plan(), float(params.friction) * float(params.gravity)
+    place, speed = (float(number) for number in states[-1])
+    skids = not speed**2 * sum(_bends(place, math.exp)) <= grip
+    bend = int(np.argmin([abs(place - centre) for centre, _, _ in _CURVES]))
+    outwards = -_TURNS[bend]
+    at, (cos, sin) = plan.at(place, 8.0 * outwards if skids else 0.0)
+    tilt = 0.7 * outwards if skids else 0.0
+    direction = cos * math.cos(tilt) - sin * math.sin(tilt), sin * math.cos(tilt) + cos * math.sin(tilt)
+    line = list(zip(plan.x.tolist(), plan.y.tolist(), strict=True))
+    before = [float(state[0]) for state in states[:-1]]
+    way = zip(*(np.interp(before, plan.places, each).tolist() for each in (plan.x, plan.y)), strict=True)
+    goal, across = plan.at(_LENGTH)
+    limits = [
+        Text(plan.at(centre, -10.0 * turn)[0], f"≤ {math.sqrt(grip * radius):.1f} m/s", GREY, side)
+        for (centre, radius, _), turn, side in zip(_CURVES, _TURNS, _SIDES, strict=True)
+    ]
+    left, bottom, right, top = plan.x.min() - 30.0, plan.y.min() - 6.0, plan.x.max() + 6.0, plan.y.max() + 8.0
+    return Drawing(
+        shapes=[
+            Line(line[::16], PALE, 6.0),
+            Polygon(turned(rectangle(-1.0, -4.5, 1.0, 4.5), across, goal), GREEN),
+            *(Circle((x, y), 0.6, BLUE) for x, y in way),
+            Polygon(turned(rectangle(-3.6, -1.8, 3.6, 1.8), direction, at), RED if skids else INK),
+            Polygon(turned(rectangle(0.2, -1.3, 1.8, 1.3), direction, at), PALE),
+            *limits,
+            Text((0.5 * (left + right), bottom + 4.0), f"{speed:.1f} m/s", INK, size=6.0),
+        ],
+        view=(left, bottom, right, top),
+    )
 
 
 PART = EnvironmentPart(settings=EpisodeSettings, make=lambda settings: road(settings.horizon))

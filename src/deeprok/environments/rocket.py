@@ -7,6 +7,7 @@ step no policy lands for certain, so that the minimum over the box in every step
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import Axis, Environment, EnvironmentPart, EpisodeSettings, Outcome, StateGrid, quantity
+from deeprok.environments.drawing import BLUE, GREY, INK, ORANGE, PALE, Circle, Drawing, Line, Polygon, Text, rectangle
 from deeprok.environments.spaces import Choices
 
 _CEILING = 120.0  # altitude at which the rocket is lost, in m
@@ -89,6 +91,33 @@ def rocket(horizon: int = 200) -> Environment:
             from_state=lambda state: jnp.stack([jnp.sqrt(jnp.maximum(state[0], 0.0)), state[1]]),
         ),
         state_of=lambda obs: jnp.stack([obs[0], obs[2]]),
+        draw=draw,
+    )
+
+
+def draw(states: Sequence[Any], params: Rocket) -> Drawing:
+    """The rocket above its landing place, larger than it is, with a dot where it was after each step."""
+    del params
+    altitude, speed = (float(number) for number in states[-1])
+    foot = max(altitude, 0.0)  # the step in which it lands ends below the ground
+    burning = len(states) > 1 and speed > float(states[-2][1])
+    flame = [Polygon([(-2.2, foot + 1.0), (0.0, foot - 7.0), (2.2, foot + 1.0)], ORANGE)] if burning else []
+    marks = range(0, int(_CEILING) + 1, 20)
+    return Drawing(
+        shapes=[
+            Polygon(rectangle(-90.0, -12.0, 90.0, 0.0), PALE),
+            Line([(-18.0, 0.0), (18.0, 0.0)], INK, 1.0),
+            *(Line([(-64.0, mark), (-61.0, mark)], GREY) for mark in marks),
+            *(Text((-66.0, mark), f"{mark} m", GREY, "right", 4.0) for mark in marks[1:]),
+            *(Circle((0.0, max(float(before), 0.0)), 0.7, GREY) for before, _ in states[:-1]),
+            *flame,
+            Polygon([(-3.0, foot), (3.0, foot), (3.0, foot + 10.0), (0.0, foot + 15.0), (-3.0, foot + 10.0)], BLUE),
+            Polygon([(-5.5, foot), (-3.0, foot + 5.0), (-3.0, foot)], INK),
+            Polygon([(5.5, foot), (3.0, foot + 5.0), (3.0, foot)], INK),
+            Text((84.0, 110.0), f"altitude {foot:.1f} m", INK, "right"),
+            Text((84.0, 101.0), f"speed {speed:.1f} m/s".replace("-", "−"), INK, "right"),
+        ],
+        view=(-90.0, -12.0, 90.0, _CEILING + 4.0),
     )
 
 

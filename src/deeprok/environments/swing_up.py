@@ -7,17 +7,22 @@ gets stuck half-way, and needs more swings before.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from deeprok.environments.base import Axis, Environment, EnvironmentPart, EpisodeSettings, Outcome, StateGrid
+from deeprok.environments.drawing import MEADOW, Drawing, Polygon
 from deeprok.environments.pendulum import (
     SPEED_LIMIT,
     Pendulum,
     angle_and_speed,
+    draw,
     from_upright,
     observe,
+    rod_end,
     start_anywhere,
     swing,
 )
@@ -67,7 +72,15 @@ def swing_up(horizon: int = 200) -> Environment:
             )
         ),
         state_of=angle_and_speed,
+        draw=draw_goal,
     )
+
+
+def draw_goal(states: Sequence[Any], params: Pendulum) -> Drawing:
+    """The rod, and the sector in which it earns."""
+    rod = draw(states, params)
+    fan = [rod_end(_UPRIGHT * share, float(params.length)) for share in (-1.0, -0.5, 0.0, 0.5, 1.0)]
+    return rod._replace(shapes=[Polygon([(0.0, 0.0), *fan], MEADOW), *rod.shapes])
 
 
 PART = EnvironmentPart(settings=EpisodeSettings, make=lambda settings: swing_up(settings.horizon))

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from deeprok.core.errors import DeeprokError
 from deeprok.environments.base import Environment, Outcome
+from deeprok.environments.drawing import draw_inner
 from deeprok.environments.past import make_past, without_memory
 
 #: Smallest factor by which noise may change a parameter that must be positive.
@@ -119,7 +120,7 @@ def with_delay(env: Environment, steps: int = 1) -> Environment:
         return dataclasses.replace(outcome, state=(outcome.state, action.astype(pending.dtype)))
 
     # The states of a grid lack the pending action.
-    return env._replace(reset=reset, step=step, grid=None)
+    return env._replace(reset=reset, step=step, grid=None, draw=draw_inner(env.draw))
 
 
 def with_memory(env: Environment, steps: int) -> Environment:
@@ -146,7 +147,12 @@ def with_memory(env: Environment, steps: int) -> Environment:
 
     # The states of a grid lack the past.
     return env._replace(
-        reset=reset, step=step, observation_scale=past.widen(env.observation_scale), grid=None, past=past
+        reset=reset,
+        step=step,
+        observation_scale=past.widen(env.observation_scale),
+        grid=None,
+        past=past,
+        draw=draw_inner(env.draw),
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from deeprok.environments import Environment, with_model
 from deeprok.environments.base import AnyEnvironment, Model
 from deeprok.environments.host import HostEnvironment
-from deeprok.environments.rollout import begin_episodes, rollout
+from deeprok.environments.rollout import Step, begin_episodes, rollout
 from deeprok.evaluation.host_play import host_player
 from deeprok.evaluation.policies import Policy, PolicyOf
 from deeprok.uncertainty.models import grid_models
@@ -35,6 +35,30 @@ def play_episodes(
     Returns:
       [E] the returns.
     """
+    return watch_episodes(env, act, models, key, epsilon)[0]
+
+
+def watch_episodes(
+    env: Environment,
+    act: Policy,
+    models: Model,
+    key: jax.Array,
+    epsilon: float | jax.Array,
+    collect: Callable[[Step], Any] | None = None,
+) -> tuple[jax.Array, Any]:
+    """Plays the episodes of `play_episodes`, and collects what happens in them.
+
+    Args:
+      env: as for `play_episodes`, and so are the next four.
+      act: the policy.
+      models: name -> [E].
+      key: a random key. The random numbers of a step are the same in an environment with a longer horizon.
+      epsilon: probability of a random action.
+      collect: what to store of each step, as for `rollout`.
+
+    Returns:
+      The returns [E] and what was collected.
+    """
     reset_key, explore_key, env_key = jax.random.split(key, 3)
     params, start = begin_episodes(env, models, reset_key)
     episodes = start[1].shape[0]
@@ -46,7 +70,7 @@ def play_episodes(
     def keys(t: jax.Array) -> jax.Array:
         return jax.random.split(jax.random.fold_in(env_key, t), episodes)
 
-    return rollout(env, choose, params, start, env.horizon, keys)[0]
+    return rollout(env, choose, params, start, env.horizon, keys, collect)
 
 
 def cell_player(env: AnyEnvironment, policy_of: PolicyOf, episodes: int) -> Callable[..., np.ndarray]:

@@ -105,7 +105,7 @@ def grid_models(axes: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 def parse_values(text: str, params: Any, origin: str) -> dict[str, float]:
     """Reads `name=value,…`, each name a quantity of `params`."""
     values = {}
-    for name, numbers in _items(text, params, origin):
+    for name, numbers in _items(text, params, origin, "name=value"):
         if len(numbers) != 1:
             raise _unreadable(origin, f"{name}={':'.join(map(str, numbers))}", "name=value")
         values[name] = numbers[0]
@@ -132,7 +132,7 @@ def parse_deviations(text: str, params: Any, origin: str) -> dict[str, float]:
 def parse_box(text: str, params: Any, origin: str = "box") -> dict[str, tuple[float, float]]:
     """Reads `name=low:high,…`, each name a quantity of `params`."""
     box = {}
-    for name, numbers in _items(text, params, origin):
+    for name, numbers in _items(text, params, origin, "name=low:high"):
         if len(numbers) != 2:
             raise _unreadable(origin, f"{name}={':'.join(f'{x:g}' for x in numbers)}", "name=low:high")
         low, high = numbers
@@ -147,7 +147,7 @@ def parse_box(text: str, params: Any, origin: str = "box") -> dict[str, tuple[fl
 
 def parse_grid(text: str, params: Any, origin: str = "grid") -> dict[str, np.ndarray]:
     """Reads `name=low:high:count,…` or `name=value`, each name a quantity of `params`."""
-    items = _items(text, params, origin, counted=True)
+    items = _items(text, params, origin, "name=low:high:count", counted=True)
     _check_size(math.prod(max(1.0, numbers[2]) if len(numbers) == 3 else 1.0 for _, numbers in items), origin)
     return {name: _axis(name, numbers, origin) for name, numbers in items}
 
@@ -288,9 +288,9 @@ def _number_text(value: Any) -> str | None:
         return None
 
 
-def _items(text: str, params: Any, origin: str, counted: bool = False) -> list[tuple[str, list[float]]]:
+def _items(text: str, params: Any, origin: str, form: str, counted: bool = False) -> list[tuple[str, list[float]]]:
     """Splits `name=number:number,…`, checking names and values (but a grid's third number, a count)."""
-    items = _split(text, origin, "name=low:high:count" if counted else "name=low:high")
+    items = _split(text, origin, form)
     for name, numbers in items:
         for number in numbers[:2] if counted else numbers:
             check_quantity(params, name, number, origin)

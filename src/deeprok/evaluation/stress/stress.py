@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from deeprok.core import cache
-from deeprok.core.errors import DeeprokError, shown
+from deeprok.core.errors import DeeprokError
 from deeprok.environments.base import AnyEnvironment
-from deeprok.environments.disturbable import ACTION_DELAY, SENSOR_NOISE, disturbable, disturbable_parameters
+from deeprok.environments.disturbable import ACTION_DELAY, SENSOR_NOISE, disturbable
 from deeprok.environments.host import HostEnvironment
+from deeprok.evaluation.compared import can_be_disturbed, check_same, parameters_of, undisturbed
 from deeprok.evaluation.stress.margin import ROUNDS, SECTIONS, margins
 from deeprok.evaluation.stress.result import Model, Stress, StressedRun, make_rate
 from deeprok.evaluation.stress.search import Tried, least_budget, search
@@ -111,10 +111,10 @@ class _Tested(NamedTuple):
 
 def _tested(trained: Sequence[Run], box: str | Mapping[str, Sequence[float]] | None, margin: float) -> _Tested:
     for one in trained[1:]:
-        _check_same(trained[0], one)
+        check_same(trained[0], one)
     first = trained[0].settings
     with first.arithmetic():
-        nominal = _parameters(first, _undisturbed(first))
+        nominal = parameters_of(first, undisturbed(first))
         if box is None:
             searched = enclosing([_usual_box(one.settings) for one in trained])
         else:
@@ -125,45 +125,11 @@ def _tested(trained: Sequence[Run], box: str | Mapping[str, Sequence[float]] | N
     return _Tested(space, [_environment(one.settings, space) for one in trained])
 
 
-def _check_same(one: Run, other: Run) -> None:
-    """Raises unless two runs can be compared."""
-    a, b = one.settings, other.settings
-    if a.env != b.env:
-        raise DeeprokError(
-            f"{one.folder} has the environment {shown(a.env)} and {other.folder} {shown(b.env)}; runs are compared in"
-            " the same environment only"
-        )
-    for field in dataclasses.fields(a.environment):
-        ours, theirs = (getattr(config.environment, field.name) for config in (a, b))
-        if ours != theirs:
-            raise DeeprokError(
-                f"{one.folder} has the {field.name} {shown(ours)} and {other.folder} {shown(theirs)}; runs are"
-                " compared in the same environment only"
-            )
-
-
-def _undisturbed(config: Config) -> AnyEnvironment:
-    """A run's environment without the noise and the delay that it was trained with."""
-    return config.disturbed(**{SENSOR_NOISE: 0.0, ACTION_DELAY: 0}).make_env()
-
-
-def _can_be_disturbed(env: AnyEnvironment) -> bool:
-    """Whether its parameters leave the names of noise and delay free."""
-    return not {SENSOR_NOISE, ACTION_DELAY} & {field.name for field in dataclasses.fields(env.nominal)}
-
-
-def _parameters(config: Config, env: AnyEnvironment) -> Any:
-    """The parameters that can be searched."""
-    if not _can_be_disturbed(env):
-        return env.nominal
-    return disturbable_parameters(env.nominal, config.sensor_noise, config.action_delay)
-
-
 def _usual_box(config: Config) -> dict[str, tuple[float, float]]:
     """What is searched unless a box is given."""
-    env = _undisturbed(config)
+    env = undisturbed(config)
     box = dict(config.make_box(env))
-    if _can_be_disturbed(env):
+    if can_be_disturbed(env):
         box[SENSOR_NOISE] = (0.0, config.sensor_noise + _MORE_NOISE)
         box[ACTION_DELAY] = (0.0, float(config.action_delay + _MORE_DELAY))
     return box
@@ -172,9 +138,9 @@ def _usual_box(config: Config) -> dict[str, tuple[float, float]]:
 def _environment(config: Config, space: Space) -> AnyEnvironment:
     """The environment that a run is tested in."""
     with config.arithmetic():
-        env = _undisturbed(config)
+        env = undisturbed(config)
         highest = {each.name: each.high for each in space.dimensions}
-        if not _can_be_disturbed(env) or not {SENSOR_NOISE, ACTION_DELAY} & set(highest):
+        if not can_be_disturbed(env) or not {SENSOR_NOISE, ACTION_DELAY} & set(highest):
             return config.make_env()
         longest = max(config.action_delay, int(highest.get(ACTION_DELAY, 0)))
         return disturbable(env, config.sensor_noise, config.action_delay, longest)
