@@ -22,6 +22,9 @@ from deeprok.environments.spaces import Interval
 #: A simulation with a larger position or speed has failed: MuJoCo itself gives up at accelerations of 1e10.
 _LARGEST = 1e6
 
+#: Height and width of pictures, which Gymnasium's models allow without a change.
+_PICTURE = (440, 640)
+
 
 class Moved(NamedTuple):
     """What an action did under each of M models."""
@@ -144,6 +147,7 @@ class MujocoSimulator:
         self._bodies = [model.body(name).id for name in task.bodies]
         self._values: dict[str, float] = {}
         self._seen = np.zeros(0)
+        self._renderer: Any = None
         self.failures = {"unstable": 0}
 
     def reset(self, seed: int, model: Mapping[str, float]) -> np.ndarray:
@@ -195,6 +199,15 @@ class MujocoSimulator:
         mujoco.mj_resetData(self._model, self._data)
         mujoco.mj_setState(self._model, self._data, numbers, spec)
         self._seen = seen
+
+    def picture(self) -> Any:
+        """What it looks like now: [H, W, 3] bytes."""
+        mujoco, model = self._mujoco, self._model
+        # It takes longer to make than a picture.
+        self._renderer = self._renderer or mujoco.Renderer(model, *_PICTURE)
+        # Models that move along have a camera that follows them.
+        self._renderer.update_scene(self._data, camera=mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, "track"))
+        return self._renderer.render()
 
     def put(self, qpos: np.ndarray, qvel: np.ndarray) -> None:
         """Puts the simulation into a state, within the episode."""

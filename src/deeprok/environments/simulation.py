@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,9 @@ from deeprok.environments.spaces import ActionSpace, Interval
 
 #: Steps in which restoring the state is tried.
 _TRIED_STEPS = 10
+
+#: The render mode of pictures that are arrays.
+_PICTURE = "rgb_array"
 
 #: What a stored state has beside the environment's own: the kind of each array, the random state, the last observation.
 _KINDS, _RANDOM, _SEEN = _OWN = ("deeprok.kinds", "deeprok.random", "deeprok.seen")
@@ -106,6 +110,16 @@ class Simulation:
         access = self._within.state
         assert access
         access.write(self._env, {**access.read(self._env), **state})
+
+    def picture(self) -> Any:
+        """What it looks like now, as Gymnasium draws it: [H, W, 3] bytes."""
+        bare = self._env.unwrapped
+        if _PICTURE not in bare.metadata.get("render_modes", ()):
+            raise DeeprokError(f"{type(bare).__name__} can't be seen: it has no render mode {_PICTURE}")
+        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+        # It was made to be stepped; what it needs to be drawn it makes with the first picture.
+        bare.render_mode = _PICTURE
+        return bare.render()
 
     def answer(self, action: Any, models: Sequence[Mapping[str, float]]) -> list[HostOutcome]:
         """The outcome of the action under each model, by putting the state back or by copies made for it."""
