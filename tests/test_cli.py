@@ -166,7 +166,7 @@ def test_default_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert seen == dict(
         folder=tmp_path, grid=None, episodes=500, epsilon=0.1, policy="mean",
         members=20, kappa=1.0, keep="best", seed=0, save=True,
-        sensor_noise=None, action_delay=None, parameter_noise=None,
+        sensor_noise=None, action_delay=None, parameter_noise=None, name=None,
     )  # fmt: skip
 
 
@@ -478,10 +478,10 @@ HELPS: dict[str, set[str]] = {
         for algorithm in ("deep_rok", "ddqn", "boot_dqn", "rtd_td3", "ktd_q", "epopt")
     },
     "train --resume x": {"resume", "jobs"},
-    "evaluate": {"grid", "episodes", "epsilon", "policy", "members", "kappa", "keep", "json", "seed", "plot"},
+    "evaluate": {"grid", "episodes", "epsilon", "policy", "members", "kappa", "keep", "json", "seed", "plot", "name"},
     "identify": {"env", "data", "parameters", "confidence", "bootstrap", "seed", "out", "json"},
     "export": {"format", "out", "keep"},
-    "plot": {"kind", "out", "grid"},
+    "plot": {"kind", "out", "grid", "episodes", "name"},
     "reproduce": {"seeds", "preset", "out", "full", "resume", "episodes", "jobs"},
 }
 
@@ -784,6 +784,7 @@ BAD: dict[str, tuple[str, tuple[str, ...]]] = {
     "test epsilon": ("evaluate {run} --epsilon 2", ("epsilon is 2", "between 0 and 1")),
     "members": ("evaluate {run} --members 0", ("members is 0", "at least 1")),
     "large test seed": ("evaluate {run} --seed 99999999999999999999", ("seed is 99999999999999999999",)),
+    "name of an evaluation": ("evaluate {run} --name ../x", ("name is '../x'", "letters, digits")),
     "plot of another kind": ("evaluate {run} --plot map.gif", ("plot is map.gif", ".png, .svg or .pdf")),
     "plot nowhere": ("evaluate {run} --plot no/map.png", ("plot is no/map.png", "no folder no")),
     "plot of three": (
