@@ -479,6 +479,7 @@ HELPS: dict[str, set[str]] = {
     },
     "train --resume x": {"resume", "jobs"},
     "evaluate": {"grid", "episodes", "epsilon", "policy", "members", "kappa", "keep", "json", "seed", "plot", "name"},
+    "compare": {"grid", "episodes", "epsilon", "keep", "plot", "json"},
     "identify": {"env", "data", "parameters", "confidence", "bootstrap", "seed", "out", "json"},
     "export": {"format", "out", "keep"},
     "plot": {"kind", "out", "grid", "episodes", "name"},
@@ -578,7 +579,9 @@ def test_tables_in_files_end_with_no_blanks() -> None:
     assert [line.split()[0] for line in lines] == ["name", "a", "b"]
 
 
-@pytest.mark.parametrize("words", ["", "train", "algorithms", "environments", "evaluate --help", "problems"])
+@pytest.mark.parametrize(
+    "words", ["", "train", "algorithms", "environments", "evaluate --help", "compare --help", "problems"]
+)
 def test_pages_fit_eighty_columns(
     words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -639,6 +642,7 @@ DAMAGES: dict[str, tuple[str, ...]] = {
 }
 COMMANDS = {
     "evaluate": ["evaluate", "{run}"],
+    "compare": ["compare", "{run}", "{run}"],
     "stress": ["stress", "{run}"],
     "export": ["export", "{run}", "--out", "{out}"],
     "resume": ["train", "--resume", "{run}"],

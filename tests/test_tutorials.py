@@ -75,7 +75,9 @@ def programs(code: str, files: Sequence[str]) -> list[list[str]]:
 def reduced(words: list[str]) -> list[str]:
     """The command with small sizes."""
     train = ITERATION if {"pg", "epopt", "robust_pg"} & {*words[1:2]} else PLAIN
-    sizes = {"train": train, "evaluate": EVALUATE, "check-env": EVALUATE, "stress": STRESS}.get(words[0], {})
+    sizes = {"train": train, "evaluate": EVALUATE, "check-env": EVALUATE, "compare": EVALUATE, "stress": STRESS}.get(
+        words[0], {}
+    )
     if "--resume" in words:
         return words
     for name, value in sizes.items():
@@ -102,7 +104,7 @@ def compiled_for_all() -> Iterator[None]:
 @pytest.fixture
 def small(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Small sizes, a folder of its own from which modules can be imported, and one process."""
-    make_config, evaluate, stress = deeprok.make_config, deeprok.evaluate, deeprok.stress
+    make_config, evaluate, stress, compare = deeprok.make_config, deeprok.evaluate, deeprok.stress, deeprok.compare
 
     def small_config(*args: Any, **settings: Any) -> Any:
         return make_config(*args, **{**settings, **(TRAIN if page == README else PLAIN)})
@@ -112,6 +114,7 @@ def small(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
     monkeypatch.setattr(deeprok, "make_config", small_config)
     monkeypatch.setattr(deeprok, "evaluate", small_evaluation)
+    monkeypatch.setattr(deeprok, "compare", lambda runs, **options: compare(runs, **{**options, **EVALUATE}))
     monkeypatch.setattr(deeprok, "stress", lambda *runs, **options: stress(*runs, **{**options, **STRESS}))
     monkeypatch.setattr(jobs, "count_cores", lambda: 1)  # worker processes would compile all of it again
     monkeypatch.chdir(tmp_path)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from deeprok.core import cache
-from deeprok.core.errors import DeeprokError, shown
+from deeprok.core.errors import DeeprokError
 from deeprok.environments.base import AnyEnvironment
 from deeprok.environments.disturbable import ACTION_DELAY, SENSOR_NOISE, disturbable, disturbable_parameters
 from deeprok.environments.host import HostEnvironment
@@ -22,6 +22,7 @@ from deeprok.evaluation.stress.sensitivity import sensitivity_of
 from deeprok.evaluation.stress.space import Space, enclosing, make_space
 from deeprok.evaluation.stress.trial import CHOICE, EPISODES, REPORT, Trial, make_trial
 from deeprok.evaluation.trained import Run, load
+from deeprok.runs.alike import check_same_environment
 from deeprok.runs.settings import Config
 from deeprok.uncertainty.models import box_text, parse_box
 
@@ -111,7 +112,7 @@ class _Tested(NamedTuple):
 
 def _tested(trained: Sequence[Run], box: str | Mapping[str, Sequence[float]] | None, margin: float) -> _Tested:
     for one in trained[1:]:
-        _check_same(trained[0], one)
+        check_same_environment(trained[0].folder, trained[0].settings, one.folder, one.settings)
     first = trained[0].settings
     with first.arithmetic():
         nominal = _parameters(first, _undisturbed(first))
@@ -123,23 +124,6 @@ def _tested(trained: Sequence[Run], box: str | Mapping[str, Sequence[float]] | N
         raise DeeprokError(f"{trained[0].env.name} has no box of uncertain parameters; give a box")
     space = make_space(searched, margin, nominal)
     return _Tested(space, [_environment(one.settings, space) for one in trained])
-
-
-def _check_same(one: Run, other: Run) -> None:
-    """Raises unless two runs can be compared."""
-    a, b = one.settings, other.settings
-    if a.env != b.env:
-        raise DeeprokError(
-            f"{one.folder} has the environment {shown(a.env)} and {other.folder} {shown(b.env)}; runs are compared in"
-            " the same environment only"
-        )
-    for field in dataclasses.fields(a.environment):
-        ours, theirs = (getattr(config.environment, field.name) for config in (a, b))
-        if ours != theirs:
-            raise DeeprokError(
-                f"{one.folder} has the {field.name} {shown(ours)} and {other.folder} {shown(theirs)}; runs are"
-                " compared in the same environment only"
-            )
 
 
 def _undisturbed(config: Config) -> AnyEnvironment:
