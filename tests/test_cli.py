@@ -477,7 +477,7 @@ HELPS: dict[str, set[str]] = {
         f"train {algorithm}": set(make_config(algorithm).flat()) - {"algorithm"} | {"seeds", "out", "jobs"}
         for algorithm in ("deep_rok", "ddqn", "boot_dqn", "rtd_td3", "ktd_q", "epopt")
     },
-    "train --resume x": {"resume", "jobs"},
+    "train --resume x": {"resume", "jobs", "episodes", "steps"},
     "evaluate": {"grid", "episodes", "epsilon", "policy", "members", "kappa", "keep", "json", "seed", "plot", "name"},
     "compare": {"grid", "episodes", "epsilon", "keep", "plot", "json"},
     "identify": {"env", "data", "parameters", "confidence", "bootstrap", "seed", "out", "json"},
@@ -746,7 +746,8 @@ BAD: dict[str, tuple[str, tuple[str, ...]]] = {
     "own algorithm": ("train nosuch:mine", ("algorithm is 'nosuch:mine'", "no module 'nosuch'")),
     "own set": ("train rtd_dqn --robust-set nosuch:ball", ("robust_set is 'nosuch:ball'", "no module 'nosuch'")),
     "ktd noise": ("train ktd_q --process-noise=-1", ("process_noise is -1", "at least 0")),
-    "settings of a run": ("train --resume {run} --episodes 900", ("--episodes", "--resume")),
+    "settings of a run": ("train --resume {run} --models 9", ("--models can't be given with --resume",)),
+    "budget of a run": ("train --resume {run} --episodes 2", ("episodes is 2", "has done 3 already")),
     "models": ("train dqn --fixed-models cart_mass=3:1:2", ("fixed_models", "cart_mass=3:1", "reversed")),
     "prior": ("train deep_rok --prior-covariance 0", ("prior_covariance", "0", "positive")),
     "ktd prior": ("train ktd_q --prior-covariance 0", ("prior_covariance", "0", "positive")),

@@ -78,8 +78,9 @@ def reduced(words: list[str]) -> list[str]:
     sizes = {"train": train, "evaluate": EVALUATE, "check-env": EVALUATE, "compare": EVALUATE, "stress": STRESS}.get(
         words[0], {}
     )
-    if "--resume" in words:
-        return words
+    if "--resume" in words:  # a longer budget is one of two more episodes
+        given = [words.index(option) for option in ("--episodes", "--steps") if option in words]
+        return [*words[: given[0]], *words[given[0] + 2 :], "--episodes", "6"] if given else words
     for name, value in sizes.items():
         option = f"--{name.replace('_', '-')}"
         if option in words:
@@ -156,5 +157,6 @@ def test_small_sizes_replace_those_of_the_page() -> None:
         "--preset tuned --episodes 4 --chunk-steps 100 --train-every 1 --trial-models 2 --trial-episodes 1 --no-settle"
     )
     assert reduced(words) == ["train", "dqn", "--out", "runs/dqn", *sizes.split()]
+    assert reduced(["train", "--resume", "x", "--steps", "300"]) == ["train", "--resume", "x", "--episodes", "6"]
     assert programs("pip install .\npython a.py b\n./a  # x", ["a.py"]) == [[sys.executable, "a.py", "b"], ["./a"]]
     assert commands("pip install .\ndeeprok train dqn \\\n  --seed 1  # a comment") == [["train", "dqn", "--seed", "1"]]

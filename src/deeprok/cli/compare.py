@@ -59,7 +59,7 @@ def run(words: Sequence[str]) -> None:
         raise DeeprokError("two RUN or more must be given; 'deeprok compare --help' tells more")
     if options.plot:
         check_file(options.plot, "plot")
-        check_drawable(grid_names(options.runs[0], options.grid))
+        check_drawable([*dict.fromkeys(name for folder in options.runs for name in grid_names(folder, options.grid))])
     with fraction_bar(streams.err, "comparing") as advance:
         found = compare(
             options.runs,
