@@ -132,11 +132,14 @@ def test_an_agent_and_itself() -> None:
 
 def test_the_worst_cell_and_the_worst_tenth() -> None:
     returns = np.full((CELLS, 4), 200.0)
-    returns[7, :] = 10.0
-    returns[3, 0] = returns[12, 0] = 10.0
+    returns[7, :] = 150.0  # never a success, but not the least return
+    returns[3, :3] = returns[12, 0] = 10.0
     found = agent("a", [returns])
-    assert found.worst == ({"pole_length": pytest.approx(0.6), "cart_mass": pytest.approx(3.55)}, 0.0, 10.0)
-    assert found.tail_success == pytest.approx((0.0 + 0.75) / 2)  # two of twenty cells
+    assert found.worst == ({"pole_length": pytest.approx(0.6), "cart_mass": pytest.approx(3.55)}, 0.0, 150.0)
+    assert found.tail_success == pytest.approx((0.0 + 0.25) / 2)  # two of twenty cells
+    returns[:, :] = 10.0
+    returns[4, :] = 5.0
+    assert agent("a", [returns]).worst.mean_return == 5.0
 
 
 def test_cells_in_which_they_differ_most() -> None:

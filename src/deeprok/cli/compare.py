@@ -27,13 +27,13 @@ _GRID = tyro.conf.arg(metavar="GRID", help_behavior_hint="(default: the box that
 
 @dataclass(frozen=True)
 class Compare:
-    """Say which of several trained agents is better, and where: each is compared with the first.
+    """Say which of several trained agents is better, and where.
 
-    All are played on the same grid with the same random numbers, unless all have stored such an evaluation.
+    Each is compared with the first, on the same grid with the same random numbers.
 
     deeprok compare runs/ddqn runs/rok
 
-    deeprok compare runs/ddqn runs/rok --grid pole_length=0.2:1.4:7,cart_mass=0.1:7:7 --plot compared.png
+    deeprok compare runs/ddqn runs/rok --grid gravity=5:15:11 --plot gravity.png
     """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, _RUNS]

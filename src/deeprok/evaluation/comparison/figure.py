@@ -97,8 +97,11 @@ def _curves(found: Comparison) -> Figure:
         if name in parameters:
             figures.mark_nominal(panel, parameters[name].nominal)
         panel.set_xlabel(figures.axis_label(name, parameters))
-    left.set_ylabel(f"{shown}: mean ± one s.d. of the seeds" if spread.any() else shown)
-    right.set_ylabel(f"{compared}, to {found.runs[0].label}")
+    several = any(len(run.seeds) > 1 for run in found.runs)
+    left.set_title("mean ± one s.d. of the seeds" if several else "", fontsize=10)
+    left.set_ylabel(shown)
+    right.set_title(f"minus {found.runs[0].label}", fontsize=10)
+    right.set_ylabel(compared)
     figure.legend(loc="outside lower center", ncols=min(len(found.runs), 3), frameon=False, fontsize=8)
     return figure
 

@@ -68,8 +68,9 @@ class ComparedRun:
 
     @property
     def worst(self) -> Cell:
-        """The cell with the lowest return."""
-        return self.cell(int(np.argmin(self.evaluation.mean_return)))
+        """The cell with the least success and, of equals, the least return."""
+        found = self.evaluation
+        return self.cell(int(np.lexsort((found.mean_return.reshape(-1), found.success.reshape(-1)))[0]))
 
     @property
     def tail_success(self) -> float:
