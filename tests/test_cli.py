@@ -166,7 +166,7 @@ def test_default_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert seen == dict(
         folder=tmp_path, grid=None, episodes=500, epsilon=0.1, policy="mean",
         members=20, kappa=1.0, keep="best", seed=0, save=True,
-        sensor_noise=None, action_delay=None, parameter_noise=None,
+        sensor_noise=None, action_delay=None, parameter_noise=None, name=None,
     )  # fmt: skip
 
 
@@ -477,11 +477,12 @@ HELPS: dict[str, set[str]] = {
         f"train {algorithm}": set(make_config(algorithm).flat()) - {"algorithm"} | {"seeds", "out", "jobs"}
         for algorithm in ("deep_rok", "ddqn", "boot_dqn", "rtd_td3", "ktd_q", "epopt")
     },
-    "train --resume x": {"resume", "jobs"},
-    "evaluate": {"grid", "episodes", "epsilon", "policy", "members", "kappa", "keep", "json", "seed", "plot"},
+    "train --resume x": {"resume", "jobs", "episodes", "steps"},
+    "evaluate": {"grid", "episodes", "epsilon", "policy", "members", "kappa", "keep", "json", "seed", "plot", "name"},
+    "compare": {"grid", "episodes", "epsilon", "keep", "plot", "json"},
     "identify": {"env", "data", "parameters", "confidence", "bootstrap", "seed", "out", "json"},
     "export": {"format", "out", "keep"},
-    "plot": {"kind", "out", "grid"},
+    "plot": {"kind", "out", "grid", "episodes", "name"},
     "render": {"at", "out", "seed", "steps", "epsilon", "fps", "keep", "size"},
     "reproduce": {"seeds", "preset", "out", "full", "resume", "episodes", "jobs"},
 }
@@ -579,7 +580,9 @@ def test_tables_in_files_end_with_no_blanks() -> None:
     assert [line.split()[0] for line in lines] == ["name", "a", "b"]
 
 
-@pytest.mark.parametrize("words", ["", "train", "algorithms", "environments", "evaluate --help", "problems"])
+@pytest.mark.parametrize(
+    "words", ["", "train", "algorithms", "environments", "evaluate --help", "compare --help", "problems"]
+)
 def test_pages_fit_eighty_columns(
     words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -640,6 +643,7 @@ DAMAGES: dict[str, tuple[str, ...]] = {
 }
 COMMANDS = {
     "evaluate": ["evaluate", "{run}"],
+    "compare": ["compare", "{run}", "{run}"],
     "stress": ["stress", "{run}"],
     "render": ["render", "{run}"],
     "export": ["export", "{run}", "--out", "{out}"],
@@ -744,7 +748,8 @@ BAD: dict[str, tuple[str, tuple[str, ...]]] = {
     "own algorithm": ("train nosuch:mine", ("algorithm is 'nosuch:mine'", "no module 'nosuch'")),
     "own set": ("train rtd_dqn --robust-set nosuch:ball", ("robust_set is 'nosuch:ball'", "no module 'nosuch'")),
     "ktd noise": ("train ktd_q --process-noise=-1", ("process_noise is -1", "at least 0")),
-    "settings of a run": ("train --resume {run} --episodes 900", ("--episodes", "--resume")),
+    "settings of a run": ("train --resume {run} --models 9", ("--models can't be given with --resume",)),
+    "budget of a run": ("train --resume {run} --episodes 2", ("episodes is 2", "has done 3 already")),
     "models": ("train dqn --fixed-models cart_mass=3:1:2", ("fixed_models", "cart_mass=3:1", "reversed")),
     "prior": ("train deep_rok --prior-covariance 0", ("prior_covariance", "0", "positive")),
     "ktd prior": ("train ktd_q --prior-covariance 0", ("prior_covariance", "0", "positive")),
@@ -786,6 +791,7 @@ BAD: dict[str, tuple[str, tuple[str, ...]]] = {
     "test epsilon": ("evaluate {run} --epsilon 2", ("epsilon is 2", "between 0 and 1")),
     "members": ("evaluate {run} --members 0", ("members is 0", "at least 1")),
     "large test seed": ("evaluate {run} --seed 99999999999999999999", ("seed is 99999999999999999999",)),
+    "name of an evaluation": ("evaluate {run} --name ../x", ("name is '../x'", "letters, digits")),
     "plot of another kind": ("evaluate {run} --plot map.gif", ("plot is map.gif", ".png, .svg or .pdf")),
     "plot nowhere": ("evaluate {run} --plot no/map.png", ("plot is no/map.png", "no folder no")),
     "plot of three": (

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import inspect
 import io
 import itertools
 import json
@@ -40,12 +42,14 @@ from deeprok.estimators import (
 )
 from deeprok.estimators.covariance import BlockDiagonal, Diagonal, LowRank
 from deeprok.evaluation import grid as evaluation
-from deeprok.evaluation.grid import evaluate
+from deeprok.evaluation.grid import GridTest, evaluate
 from deeprok.evaluation.play import cell_player, grid_cells, play_episodes
 from deeprok.evaluation.policies import ensemble_policy, weights_policy
 from deeprok.evaluation.predictive import q_distribution
 from deeprok.evaluation.report import print_evaluation
-from deeprok.evaluation.result import Evaluation, GridReturns, file_name, merge, read, summarise, wilson
+from deeprok.evaluation.result import Evaluation, GridReturns, merge, summarise, wilson
+from deeprok.evaluation.stored import file_name, read, read_stored
+from deeprok.evaluation.trained import load
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import make_config
@@ -559,6 +563,60 @@ def test_answers_to_other_questions_are_kept(unplayed, tmp_path: Path) -> None:
     assert evaluate(run, PAPER_GRID, kappa=7.0, members=2).file == runs.EVALUATION
 
 
+def test_a_named_evaluation_is_kept_beside_the_others(unplayed, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    evaluate(run, episodes=2, save=True)
+    for episodes in (3, 4):
+        windy = evaluate(run, episodes=episodes, seed=5, name="windy-2.0_b", save=True)
+        assert (windy.name, windy.file, windy.seed) == ("windy-2.0_b", "evaluation-windy-2.0_b.json", 5)
+    evaluate(run, keep="last", save=True)
+    stored = load(run).evaluations
+    assert list(stored) == ["keep=last", "windy-2.0_b", "episodes=2"]  # the newest first
+    assert {name: (one.episodes, one.keep) for name, one in stored.items()} == {
+        "keep=last": (500, "last"),
+        "windy-2.0_b": (4, "best"),
+        "episodes=2": (2, "best"),
+    }
+    assert load(run).evaluation is None
+    evaluate(run, save=True)
+    assert next(iter(load(run).evaluations)) == "default"
+    same(load(run).evaluations["default"], load(run).evaluation)
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../up", "a/b", "/tmp/a", "a b", "a=b", "a,b", "-a", "ä", "a\n", "a" * 101, "default", 3]
+)
+def test_names_that_are_no_words_are_refused(unplayed, tmp_path: Path, name: Any) -> None:
+    run = write_run(tmp_path / "run")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(DeeprokError, match=r"^name is ") as said:
+        evaluate(run, episodes=2, name=name, save=True)
+    assert "\n" not in str(said.value)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_seeds_of_one_name_and_other_options_are_not_taken_together(unplayed, tmp_path: Path) -> None:
+    for seed, epsilon in ((0, 0.1), (1, 0.2)):
+        evaluate(write_run(tmp_path / f"seed-{seed}", seed=seed), episodes=2, epsilon=epsilon, name="x", save=True)
+    with pytest.raises(DeeprokError, match="evaluated with different options"):
+        read_stored([tmp_path / "seed-0", tmp_path / "seed-1"], "evaluation-x.json")
+
+
+def test_the_defaults_of_a_test_are_those_of_evaluate() -> None:
+    usual = {name: parameter.default for name, parameter in inspect.signature(evaluate).parameters.items()}
+    for name in ("run", "advance", "save"):
+        del usual[name]
+    assert GridTest._field_defaults == usual
+
+
+def test_the_hash_of_the_weights_tells_them_apart(unplayed, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write_run(tmp_path / f"seed-{seed}", seed=seed)
+    best, last = (evaluate(tmp_path, episodes=1, keep=keep).per_seed for keep in ("best", "last"))
+    assert [one.weights for one in best] == [hashlib.sha256(GOOD.tobytes()).hexdigest()[:12]] * 2
+    assert [one.weights for one in last] == [hashlib.sha256(LEFT.tobytes()).hexdigest()[:12]] * 2
+
+
 # --- what users read ----------------------------------------------------------------------------------------------
 
 
@@ -597,12 +655,31 @@ def test_wide_maps_fit_the_terminal() -> None:
     assert sum("┏" in line for line in printed(result, 160)) == 1
 
 
-def test_the_worst_cell_is_named() -> None:
+def lines_of(lines: Sequence[str], heading: str) -> list[list[str]]:
+    """The words of the line that begins so and of those below it that have no heading."""
+    at = next(i for i, line in enumerate(lines) if line.startswith(heading))
+    more = itertools.takewhile(lambda line: line.startswith("  "), lines[at + 1 :])
+    return [line.split() for line in (lines[at].removeprefix(heading), *more)]
+
+
+def test_the_worst_cells_are_named() -> None:
     result = some_evaluation([0.5, 0.9], pole_length=3, cart_mass=4)
-    worst = np.unravel_index(np.argmin(result.mean_return), (3, 4))
-    assert worst == (2, 3)  # the first seed fails in the last six cells, the second in the last one
-    (line,) = [line for line in printed(result, 100) if line.startswith("worst cell")]
-    assert line.split() == ["worst", "cell", "return", "10.0", "success", "0.0", "%", "pole_length=1.4,", "cart_mass=7"]
+    # The first seed fails in the last six cells, the second in the last one.
+    assert result.success.tolist() == [[1.0] * 4, [1.0, 1.0, 0.5, 0.5], [0.5, 0.5, 0.5, 0.0]]
+    assert lines_of(printed(result), "worst cells") == [
+        ["return", "10.0", "success", "0.0", "%", "pole_length=1.4,", "cart_mass=7"],
+        ["return", "105.0", "success", "50.0", "%", "pole_length=0.8,", "cart_mass=4.7"],
+        ["return", "105.0", "success", "50.0", "%", "pole_length=0.8,", "cart_mass=7"],
+    ]
+
+
+@pytest.mark.parametrize(("returns", "named"), [([150.0, 152.0, 154.0, 156.0], 1), ([10.0, 20.0, 200.0, 200.0], 2)])
+def test_cells_that_are_hardly_worse_than_the_others_are_not_named(returns: list[float], named: int) -> None:
+    played = {0: GridReturns(np.array(returns)[:, None], np.array([200.0]))}
+    axes = {"cart_mass": np.arange(1.0, 5.0)}
+    result = summarise("ddqn", cartpole(), axes, played, 0.1, "mean", 1, 0.0, "best")
+    heading = "worst cells" if named > 1 else "worst cell "
+    assert [words[-1] for words in lines_of(printed(result), heading)] == ["cart_mass=1", "cart_mass=2"][:named]
 
 
 def test_map_of_one_parameter() -> None:
@@ -619,6 +696,7 @@ def test_every_seed_has_a_line_and_failed_ones_a_mark(shares: list[float], faile
     for seed, share in enumerate(shares):
         (line,) = [line for line in lines if line.startswith(f"seed {seed} ")]
         assert f"success {100 * share:5.1f} %" in line
+        assert f"worst cell {100 * (share == 1):5.1f} %" in line
         assert line.endswith("failed") == (seed in failed)
     summary = [line for line in lines if "seeds failed" in line]
     assert [line.split(" seeds")[0] for line in summary] == ([f"{len(failed)} of {len(shares)}"] if failed else [])
@@ -683,8 +761,12 @@ def test_seeds_with_other_options_are_not_merged(two_seeds: tuple[Any, dict[int,
 
 def test_files_of_older_versions_are_read(two_seeds: tuple[Any, dict[int, Any]]) -> None:
     old = two_seeds[0].to_dict()
-    del old["parameters"]
+    for name in ("parameters", "name", "seed"):
+        del old[name]
+    for one in old["per_seed"]:
+        del one["weights"]
     assert Evaluation.from_dict(old).parameters == {}
+    assert (Evaluation.from_dict(old).name, Evaluation.from_dict(old).seed) == ("", None)
     assert Evaluation.from_dict(old).plot().axes[0].get_xlabel() == "pole length"
 
 
@@ -698,6 +780,8 @@ DAMAGED: dict[str, dict[str, Any]] = {
     "seed": {"per_seed": [3]},
     "parameters": {"parameters": {"force": 3}},
     "policy": {"policy": None},
+    "name": {"name": 3},
+    "random numbers": {"seed": "x"},
 }
 
 
@@ -725,6 +809,17 @@ def test_grids_that_differ_between_their_ends_have_files_of_their_own() -> None:
     files = {file_name({"force": np.array([1.0, x, 3.0])}, box, {}) for x in (1.5, 2.0, 2.5)}
     assert len(files) == 3
     assert "evaluation-force=1-3-3.json" in files
+    # Nor do grids share one whose ends differ in the seventh digit.
+    ends = [{"force": np.linspace(1.0, high, 3)} for high in (3.0000001, 3.0000002)]
+    ends += [{"force": np.array([value])} for value in (1.0, 1.00000001)]
+    assert len({file_name(axes, box, {}) for axes in ends}) == 4
+
+
+def test_long_names_of_files_are_shortened() -> None:
+    grids = [{f"parameter_of_the_environment_{i}": np.array([1.0, x]) for i in range(9)} for x in (2.0, 3.0)]
+    files = {file_name(axes, {}, {}) for axes in grids}
+    assert len(files) == 2
+    assert max(map(len, files)) < 240
 
 
 def test_two_runs_of_a_seed(tmp_path: Path) -> None:

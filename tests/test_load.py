@@ -353,6 +353,8 @@ EXAMPLES = {
     "training.train": 2,
     "evaluation.grid": 2,
     "evaluation.result": 4,
+    "evaluation.comparison.compare": 3,
+    "evaluation.comparison.result": 4,
     "evaluation.calibration": 2,
     "evaluation.export.write": 1,
     "plot": 4,

@@ -298,6 +298,46 @@ def test_the_newest_stored_evaluation_of_the_grid_is_drawn(
 
 
 @pytest.mark.usefixtures("unplayed")
+def test_an_evaluation_is_drawn_by_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs_given = [str(write_run(tmp_path / name)) for name in ("one", "two")]
+    for run in runs_given:
+        assert main(["evaluate", run, "--name", "windy", "--episodes", "2", "--grid", "gravity=5:15:3"]) == 0
+        assert f"kept in {run}/evaluation-windy.json" in capsys.readouterr().out
+        assert main(["evaluate", run, "--episodes", "3", "--json"]) == 0
+    assert main(["evaluate", runs_given[0], "--json"]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr("deeprok.cli.plot.evaluate", None)  # nothing is played again
+    out = ["--out", str(tmp_path / "x.png")]
+    for label, kind, file in (("windy", "returns", "-windy"), ("episodes=3", "map", "-episodes=3")):
+        assert main(["plot", *runs_given, "--name", label, *out]) == 0
+        printed = capsys.readouterr().out.splitlines()
+        assert [line.split(",")[0] for line in printed[:2]] == [
+            f"drawn from {run}/evaluation{file}.json" for run in runs_given
+        ]
+        assert printed[2] == f"{kind}: {tmp_path}/x.png"
+    assert main(["plot", runs_given[0], "--name", "default", *out]) == 0
+    assert capsys.readouterr().out.startswith(f"drawn from {runs_given[0]}/evaluation.json")
+    refused = {
+        ("default",): "unknown name 'default': known are episodes=3, windy",
+        ("wind",): "did you mean 'windy'?",
+        ("windy", "--grid", "force=1:2:2"): "grid is force=1:2:2 and name is 'windy', whose grid is stored with it",
+        ("windy", "--kind", "map"): "a success map takes a grid of two, but this one has 1: gravity",
+        ("windy", "--kind", "learning"): "name is windy, but learning has no name",
+    }
+    for words, said in refused.items():
+        assert main(["plot", *runs_given, "--name", *words, *out]) == 2
+        assert said in capsys.readouterr().err
+    (tmp_path / "one" / "evaluation-windy.json").write_text("{}")
+    assert main(["plot", runs_given[0], "--name", "windy", *out]) == 2
+    assert "evaluation-windy.json is damaged" in capsys.readouterr().err
+    bare = write_run(tmp_path / "bare")
+    assert main(["plot", str(bare), "--name", "windy", *out]) == 2
+    assert f"name is 'windy', but {bare} has no stored evaluation" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("unplayed")
 def test_a_grid_is_evaluated_and_stored(drawn: Callable[..., str], seeds: Path, tmp_path: Path) -> None:
     printed = drawn("--grid", "gravity=5:15:3", "--out", str(tmp_path / "a.pdf")).splitlines()
     of = f"drawn from {seeds}/seed-*/evaluation-gravity=5-15-3.json, 500 episodes a cell"

@@ -76,9 +76,12 @@ def programs(code: str, files: Sequence[str]) -> list[list[str]]:
 def reduced(words: list[str]) -> list[str]:
     """The command with small sizes."""
     train = ITERATION if {"pg", "epopt", "robust_pg"} & {*words[1:2]} else PLAIN
-    sizes = {"train": train, "evaluate": EVALUATE, "check-env": EVALUATE, "stress": STRESS}.get(words[0], {})
-    if "--resume" in words:
-        return words
+    sizes = {"train": train, "evaluate": EVALUATE, "check-env": EVALUATE, "compare": EVALUATE, "stress": STRESS}.get(
+        words[0], {}
+    )
+    if "--resume" in words:  # a longer budget is one of two more episodes
+        given = [words.index(option) for option in ("--episodes", "--steps") if option in words]
+        return [*words[: given[0]], *words[given[0] + 2 :], "--episodes", "6"] if given else words
     for name, value in sizes.items():
         option = f"--{name.replace('_', '-')}"
         if option in words:
@@ -103,7 +106,7 @@ def compiled_for_all() -> Iterator[None]:
 @pytest.fixture
 def small(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Small sizes, a folder of its own from which modules can be imported, and one process."""
-    make_config, evaluate, stress = deeprok.make_config, deeprok.evaluate, deeprok.stress
+    make_config, evaluate, stress, compare = deeprok.make_config, deeprok.evaluate, deeprok.stress, deeprok.compare
 
     def small_config(*args: Any, **settings: Any) -> Any:
         return make_config(*args, **{**settings, **(TRAIN if page == README else PLAIN)})
@@ -113,6 +116,7 @@ def small(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
     monkeypatch.setattr(deeprok, "make_config", small_config)
     monkeypatch.setattr(deeprok, "evaluate", small_evaluation)
+    monkeypatch.setattr(deeprok, "compare", lambda runs, **options: compare(runs, **{**options, **EVALUATE}))
     monkeypatch.setattr(deeprok, "stress", lambda *runs, **options: stress(*runs, **{**options, **STRESS}))
     monkeypatch.setattr(jobs, "count_cores", lambda: 1)  # worker processes would compile all of it again
     monkeypatch.chdir(tmp_path)
@@ -154,5 +158,6 @@ def test_small_sizes_replace_those_of_the_page() -> None:
         "--preset tuned --episodes 4 --chunk-steps 100 --train-every 1 --trial-models 2 --trial-episodes 1 --no-settle"
     )
     assert reduced(words) == ["train", "dqn", "--out", "runs/dqn", *sizes.split()]
+    assert reduced(["train", "--resume", "x", "--steps", "300"]) == ["train", "--resume", "x", "--episodes", "6"]
     assert programs("pip install .\npython a.py b\n./a  # x", ["a.py"]) == [[sys.executable, "a.py", "b"], ["./a"]]
     assert commands("pip install .\ndeeprok train dqn \\\n  --seed 1  # a comment") == [["train", "dqn", "--seed", "1"]]

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from deeprok.environments.checks import Finding, check_environment
     from deeprok.estimators import GradientConfig, KalmanConfig
     from deeprok.evaluation.calibration import Calibration, calibrate
+    from deeprok.evaluation.comparison.compare import compare
+    from deeprok.evaluation.comparison.result import Comparison
     from deeprok.evaluation.export import export
     from deeprok.evaluation.grid import evaluate
     from deeprok.evaluation.render.render import render
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ALGORITHMS",
     "Calibration",
+    "Comparison",
     "Config",
     "DeeprokError",
     "Evaluation",
@@ -49,6 +52,7 @@ __all__ = [
     "Stress",
     "calibrate",
     "check_environment",
+    "compare",
     "evaluate",
     "export",
     "identify",
@@ -69,6 +73,7 @@ __all__ = [
 _MODULES = {
     "ALGORITHMS": "agents.algorithms",
     "Calibration": "evaluation.calibration",
+    "Comparison": "evaluation.comparison.result",
     "Config": "runs.settings",
     "DeeprokError": "core.errors",
     "Evaluation": "evaluation.result",
@@ -82,6 +87,7 @@ _MODULES = {
     "Stress": "evaluation.stress.result",
     "calibrate": "evaluation.calibration",
     "check_environment": "environments.checks",
+    "compare": "evaluation.comparison.compare",
     "evaluate": "evaluation.grid",
     "export": "evaluation.export",
     "identify": "identification.identify",

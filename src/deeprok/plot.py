@@ -6,7 +6,7 @@ is imported when a figure is drawn, not before, and pyplot is not used.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -277,13 +277,27 @@ def draw_map(
       parameters: their nominal values, where they are known.
       size: of the numbers, in points.
     """
+    return draw_cells(panel, 100 * np.asarray(success), grid, parameters, (0, 100), "cividis", lambda x: x < 55, size)
+
+
+def draw_cells(
+    panel: Any,
+    values: np.ndarray,
+    grid: Mapping[str, Sequence[float] | np.ndarray],
+    parameters: Mapping[str, Parameter],
+    scale: tuple[float, float],
+    colours: str,
+    is_dark: Callable[[float], bool],
+    size: int = 6,
+) -> Any:
+    """Draws any numbers [X, Y] as `draw_map` does; `is_dark` tells where they are written in white."""
     (across, xs), (up, ys) = grid.items()
-    percent = 100 * np.asarray(success).T
-    image = panel.pcolormesh(xs, ys, percent, vmin=0, vmax=100, cmap="cividis", shading="nearest")
-    if max(percent.shape) <= _MOST_WRITTEN:
-        for (row, column), value in np.ndenumerate(percent):
-            ink = "white" if value < 55 else "black"
-            panel.text(xs[column], ys[row], f"{value:.0f}", ha="center", va="center", fontsize=size, color=ink)
+    cells = np.asarray(values).T
+    image = panel.pcolormesh(xs, ys, cells, vmin=scale[0], vmax=scale[1], cmap=colours, shading="nearest")
+    if max(cells.shape) <= _MOST_WRITTEN:
+        for (row, column), value in np.ndenumerate(cells):
+            ink = "white" if is_dark(value) else "black"
+            panel.text(xs[column], ys[row], f"{value:z.0f}", ha="center", va="center", fontsize=size, color=ink)
     if across in parameters and up in parameters:
         x, y = parameters[across].nominal, parameters[up].nominal
         if xs[0] <= x <= xs[-1] and ys[0] <= y <= ys[-1]:

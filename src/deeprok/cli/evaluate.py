@@ -59,6 +59,8 @@ class Evaluate:
     """The weights that did best on held-out models while training, or the last ones."""
     seed: int = 0
     """Seed of the evaluation's random numbers, the same in every cell."""
+    name: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(default: by its options)")] = None
+    """What to call it: it is stored under this name, beside the others."""
     plot: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: none)")] = None
     """PNG, SVG or PDF file for a drawing of the map, of one or two parameters."""
     json: bool = False

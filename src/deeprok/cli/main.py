@@ -23,6 +23,7 @@ COMMANDS = {
     "identify": "find the parameters of a real system from a log of it",
     "train": "train an agent, or go on with a run",
     "evaluate": "map where a trained policy works",
+    "compare": "say which of several trained agents is better, and where",
     "stress": "find where trained policies break, and how far that is",
     "render": "film policies side by side, as GIF or video",
     "plot": "draw where policies work, and how they learned",

@@ -53,12 +53,19 @@ class Train:
     """Processes at once."""
 
 
+_OWN = tyro.conf.arg(metavar="N", help_behavior_hint="(default: the run's)")
+
+
 @dataclass(frozen=True)
 class Resume:
-    """Go on with a run, or a folder of seeds, with the settings it has."""
+    """Go on with a run, or a folder of seeds, with the settings it has; with a longer budget, if one is given."""
 
     resume: Annotated[Path, PATH]
     """Run folder, or folder of seeds."""
+    episodes: Annotated[int | None, _OWN] = None
+    """Episodes to train for, more than are done; given alone, it replaces a limit of steps."""
+    steps: Annotated[int | None, _OWN] = None
+    """Environment steps to train for, more than are done; given alone, it replaces a limit of episodes."""
     jobs: Annotated[int | None, JOBS] = None
     """Processes at once."""
 
@@ -68,10 +75,16 @@ def run(words: Sequence[str]) -> None:
     options_given = [word.partition("=")[0] for word in words if word.startswith("-")]
     if "--resume" in options_given:
         for name in options_given:
-            if name not in ("--resume", "--jobs", "-h", "--help"):
-                raise DeeprokError(f"{name} can't be given with --resume: a run goes on with the settings it has")
+            if name not in ("--resume", "--jobs", "--episodes", "--steps", "-h", "--help"):
+                raise DeeprokError(
+                    f"{name} can't be given with --resume: a run goes on with the settings it has, but for a longer "
+                    "budget, --episodes or --steps"
+                )
         resumed = tyro.cli(Resume, args=words, prog="deeprok train")
-        _train_runs(resumed.resume, runs.find(resumed.resume), resumed.jobs, jobs.resume)
+        jobs.check_count(resumed.jobs)
+        folders = runs.find(resumed.resume)
+        _extend(resumed, folders)
+        _train_runs(resumed.resume, folders, resumed.jobs, jobs.resume)
         return
     if not words or words[0] in ("-h", "--help"):
         _train_help()
@@ -83,6 +96,26 @@ def run(words: Sequence[str]) -> None:
     seeds = None if options.seeds is None else range(config.seed, config.seed + options.seeds)
     folders = jobs.create(config, out, seeds, options.jobs)
     _train_runs(out, folders, options.jobs, jobs.begin)
+
+
+def _extend(options: Resume, folders: Sequence[Path]) -> None:
+    """Gives runs the budget that was asked for, if one was, and says what that changes."""
+    if options.episodes is None and options.steps is None:
+        return
+    before = {folder: runs.read_config(folder) for folder in folders}
+    settled = [folder for folder, config in before.items() if config.settle and is_finished(folder, config)]
+    jobs.extend(folders, options.episodes, options.steps)
+    config = runs.read_config(folders[0])
+    if config == before[folders[0]]:
+        return
+    limits = [f"{limit} {name}" for name in ("episodes", "steps") if (limit := getattr(config, name))]
+    said = (
+        f"{options.resume} goes on to {' or '.join(limits)}; schedules that are fractions of the budget are those of "
+        "the new one from here on"
+    )
+    if settled:
+        said += "; it goes on from the weights that it had settled on"
+    streams.err.print(said, highlight=False, markup=False, soft_wrap=True)
 
 
 def _with_identified(algorithm: str, words: Sequence[str]) -> Sequence[str]:
@@ -237,7 +270,7 @@ def _train_help() -> None:
     streams.out.print(
         "usage: deeprok train ALGORITHM [--preset default|paper|tuned] [--seed 0]\n"
         "                     [--seeds N] [--out DIR] [any setting]\n"
-        "       deeprok train --resume DIR\n",
+        "       deeprok train --resume DIR [--episodes N | --steps N]\n",
         highlight=False,
         markup=False,
     )

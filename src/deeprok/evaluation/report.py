@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from rich.console import Console
@@ -30,16 +30,18 @@ def print_evaluation(result: Evaluation, out: Console) -> None:
         out.print(f"success in %, {directions}", highlight=False, soft_wrap=True)
         for table in _bands(result, out.width):
             out.print(table)
-    cell = np.unravel_index(np.argmin(result.mean_return), result.mean_return.shape)
-    worst = Score(float(result.mean_return[cell]), float(result.success[cell]))
-    where = ", ".join(f"{name}={axis[i]:.3g}" for (name, axis), i in zip(result.grid.items(), cell, strict=True))
-    rows = [("whole grid", result.overall, ""), ("nominal", result.nominal, ""), ("worst cell", worst, f"   {where}")]
+    rows = [("whole grid", result.overall, ""), ("nominal", result.nominal, "")]
+    cells = worst_cells(result)
+    heading = "worst cells" if len(cells) > 1 else "worst cell"
+    for i, cell in enumerate(cells):
+        score = Score(float(result.mean_return[cell]), float(result.success[cell]))
+        rows.append((heading if i == 0 else "", score, f"   {where(result.grid, cell)}"))
     failed = failed_seeds(result)
     if seeds > 1:
-        rows += [
-            (f"seed {one.seed}", one.overall, "   [red]failed[/red]" if one.seed in failed else "")
-            for one in result.per_seed
-        ]
+        for one in result.per_seed:
+            worst = f"   worst cell {100 * one.success.min():5.1f} %"
+            mark = "   [red]failed[/red]" if one.seed in failed else ""
+            rows.append((f"seed {one.seed}", one.overall, worst + mark))
     for name, score, mark in rows:
         out.print(f"{name:<11} {_said(score)}{mark}", highlight=False)
     if failed:
@@ -49,14 +51,30 @@ def print_evaluation(result: Evaluation, out: Console) -> None:
             soft_wrap=True,
         )
     if result.failed is not None and result.failed.any():
-        cells = result.failed.size
+        count = result.failed.size
         out.print(
-            f"the simulation failed in {result.failed.sum():,} of {cells * seeds * _played(result):,} episodes, in "
-            f"{np.count_nonzero(result.failed)} of {cells} cells: its numbers were not finite or too large, which "
+            f"the simulation failed in {result.failed.sum():,} of {count * seeds * _played(result):,} episodes, in "
+            f"{np.count_nonzero(result.failed)} of {count} cells: its numbers were not finite or too large, which "
             "ended them",
             highlight=False,
             soft_wrap=True,
         )
+
+
+#: The most cells that are named, and by how much less than the grid's mean success each after the first must have.
+_MOST_CELLS, _MUCH = 3, 0.1
+
+
+def worst_cells(result: Evaluation) -> list[tuple[int, ...]]:
+    """The cell with the lowest return, and the next ones where success is much below that of the whole grid."""
+    order = np.argsort(result.mean_return, axis=None, kind="stable")[:_MOST_CELLS]
+    cells = [tuple(map(int, np.unravel_index(i, result.mean_return.shape))) for i in order]
+    return cells[:1] + [cell for cell in cells[1:] if result.success[cell] <= result.overall.success - _MUCH]
+
+
+def where(grid: Mapping[str, np.ndarray], cell: Sequence[int]) -> str:
+    """The parameters of a cell, as a line has room for them."""
+    return ", ".join(f"{name}={axis[i]:.3g}" for (name, axis), i in zip(grid.items(), cell, strict=True))
 
 
 def _played(result: Evaluation) -> int:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from deeprok import plot as figures
 from deeprok.core.errors import DeeprokError
-from deeprok.core.files import has_shapes, parse_json, read_bytes
+from deeprok.core.files import has_shapes
 from deeprok.core.frames import make_frame
 from deeprok.environments.base import AnyEnvironment
-from deeprok.runs import folder as runs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,6 +45,8 @@ class SeedScores:
     success: np.ndarray
     overall: Score
     nominal: Score
+    weights: str = ""
+    """Short hash of the mean weights of the run that played; empty in files of older versions."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -91,6 +89,10 @@ class Evaluation:
     per_seed: list[SeedScores]
     file: str = ""
     """Name of the file that stores it in the folder of each run, if it is saved."""
+    name: str = ""
+    """The name that it was given, if it was."""
+    seed: int | None = None
+    """Seed of its random numbers; None in files of older versions."""
     parameters: dict[str, Parameter] = field(default_factory=dict)
     """Unit and nominal value of each parameter of the grid; empty in files of older versions."""
     disturbances: dict[str, Any] = field(default_factory=dict)
@@ -141,6 +143,7 @@ class Evaluation:
                 success=np.array(one["success"], float),
                 overall=Score(**one["overall"]),
                 nominal=Score(**one["nominal"]),
+                weights=one.get("weights", ""),
             )
             for one in values["per_seed"]
         ]
@@ -199,9 +202,12 @@ def _is_evaluation(content: Any) -> bool:
             {**dict.fromkeys((*_CELLS, *_own_cells(content.get("failed"))), shape), **scores, **numbers},
         )
         and all(isinstance(content.get(name), str) for name in ("algorithm", "policy", "keep", "file"))
+        and isinstance(content.get("name", ""), str)
+        and isinstance(content.get("seed"), int | None)
         and isinstance(seeds, list)
         and len(seeds) > 0
         and all(has_shapes(one, {**dict.fromkeys(_SEED_CELLS, shape), **scores, "seed": ()}) for one in seeds)
+        and all(isinstance(one.get("weights", ""), str) for one in seeds)
         and isinstance(parameters, dict)
         and isinstance(content.get("disturbances", {}), dict)
         and all(has_shapes(one, {"nominal": ()}) and set(one) == {"unit", "nominal"} for one in parameters.values())
@@ -229,6 +235,7 @@ class GridReturns(NamedTuple):
     cells: np.ndarray  # [cells, episodes]
     nominal: np.ndarray  # [episodes], at the nominal parameters
     failed: np.ndarray | None = None  # [cells] episodes that ended because the simulation failed
+    weights: str = ""  # short hash of the mean weights
 
 
 def summarise(
@@ -243,6 +250,8 @@ def summarise(
     keep: str,
     file: str = "",
     disturbances: Mapping[str, Any] = {},
+    name: str = "",
+    luck: int | None = None,
 ) -> Evaluation:
     """Makes an `Evaluation` of the returns of several seeds.
 
@@ -258,6 +267,8 @@ def summarise(
       keep: whether the weights were the `best` or the `last`.
       file: name of the file that stores it.
       disturbances: what may have disturbed the environment, by the names of the settings.
+      name: the name that it was given.
+      luck: seed of its random numbers.
     """
     shape = tuple(len(values) for values in axes.values())
 
@@ -272,16 +283,17 @@ def summarise(
             success=(played.cells > env.success_return).mean(axis=1).reshape(shape),
             overall=score(played.cells),
             nominal=score(played.nominal),
+            weights=played.weights,
         )
         for seed, played in returns.items()
     ]
-    each = next(iter(returns.values())).cells.shape[1]
+    count = next(iter(returns.values())).cells.shape[1]
     alone = members if policy == "sample" else 1
     units = parameters_of(env)
     return Evaluation(
         algorithm=algorithm,
-        grid={name: np.asarray(values, float) for name, values in axes.items()},
-        episodes=each // alone,
+        grid={parameter: np.asarray(values, float) for parameter, values in axes.items()},
+        episodes=count // alone,
         epsilon=epsilon,
         policy=policy,
         members=members,
@@ -289,18 +301,26 @@ def summarise(
         keep=keep,
         per_seed=per_seed,
         file=file,
-        parameters={name: units[name] for name in axes},
-        disturbances={name: value for name, value in disturbances.items() if value},
+        name=name,
+        seed=luck,
+        parameters={each: units[each] for each in axes},
+        disturbances={each: value for each, value in disturbances.items() if value},
         failed=_sum([None if played.failed is None else played.failed.reshape(shape) for played in returns.values()]),
-        **_pooled(per_seed, each),
+        **_pooled(per_seed, count),
     )
+
+
+#: What the seeds of an evaluation have in common, beside the grid.
+_OPTIONS = ("file", "episodes", "epsilon", "policy", "members", "kappa", "keep", "seed", "disturbances")
 
 
 def merge(evaluations: Sequence[Evaluation]) -> Evaluation:
     """One evaluation of several seeds, from those of each on the same grid with the same options."""
     first = evaluations[0]
     for other in evaluations:
-        if not same_axes(first.grid, other.grid) or (other.file, other.episodes) != (first.file, first.episodes):
+        if not same_axes(first.grid, other.grid) or any(
+            getattr(other, option) != getattr(first, option) for option in _OPTIONS
+        ):
             raise DeeprokError("the seeds were evaluated with different options; evaluate them again, together")
     per_seed = [one for evaluation in evaluations for one in evaluation.per_seed]
     each = first.episodes * (first.members if first.policy == "sample" else 1)
@@ -346,66 +366,9 @@ def parameters_of(env: AnyEnvironment) -> dict[str, Parameter]:
     return {f.name: Parameter(f.metadata["unit"], float(getattr(env.nominal, f.name))) for f in fields}
 
 
-def read(folder: Path, keep: str = "best") -> Evaluation | None:
-    """The evaluation of a run's best or last weights with the default options, if its folder stores one."""
-    path = folder / _file([] if keep == "best" else [f"keep={keep}"])
-    return Evaluation.from_dict(parse_json(read_bytes(path)), str(path)) if path.exists() else None
-
-
-def stored_files(folders: Sequence[Path]) -> list[str]:
-    """The names of the evaluations that every one of these runs has stored, the newest first."""
-    stem, suffix = runs.EVALUATION.rsplit(".", 1)
-    found = [{path.name: path for path in folder.glob(f"{stem}*.{suffix}")} for folder in folders]
-    common = set[str].intersection(*map(set, found)) if found else set()
-    return sorted(common, key=lambda name: (-max(each[name].stat().st_mtime_ns for each in found), name))
-
-
-def read_stored(folders: Sequence[Path], name: str) -> Evaluation:
-    """One evaluation of several seeds, from the file of that name in the folder of each."""
-    paths = [folder / name for folder in folders]
-    return merge([Evaluation.from_dict(parse_json(read_bytes(path)), str(path)) for path in paths])
-
-
-def to_json(evaluation: Evaluation) -> bytes:
-    """The contents of the file that stores an evaluation."""
-    return (json.dumps(evaluation.to_dict()) + "\n").encode()
-
-
 def default_axes(box: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The grid that covers a box: 7 values of each parameter."""
     return {name: np.linspace(low, high, 7) for name, (low, high) in box.items()}
-
-
-def file_name(axes: Mapping[str, np.ndarray], box: Mapping[str, Any], changed: Mapping[str, Any]) -> str:
-    """The file that stores an evaluation: one for each question, so that no other question's answer is lost.
-
-    It is `evaluation.json` for the default options and else names those that differ, such as
-    `evaluation-policy=lcb,episodes=100.json`.
-
-    Args:
-      axes: the grid.
-      box: the run's box, which the default grid covers.
-      changed: the other options that decide the result and are not the default ones.
-    """
-    words = [f"{name}={value}" for name, value in changed.items()]
-    if not same_axes(axes, default_axes(box)):
-        words += [f"{name}={_axis_word(values)}" for name, values in axes.items()]
-    return _file(words)
-
-
-def _file(words: Sequence[str]) -> str:
-    stem, suffix = runs.EVALUATION.rsplit(".", 1)
-    return f"{stem}-{','.join(words)}.{suffix}" if words else runs.EVALUATION
-
-
-def _axis_word(values: np.ndarray) -> str:
-    first, last, count = values[0], values[-1], len(values)
-    if count == 1:
-        return f"{first:g}"
-    word = f"{first:g}-{last:g}-{count}"
-    if np.allclose(values, np.linspace(first, last, count), rtol=1e-9, atol=0):
-        return word
-    return f"{word}-{hashlib.sha256(values.tobytes()).hexdigest()[:6]}"  # the ends don't tell the values between
 
 
 def same_axes(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> bool:

@@ -16,7 +16,7 @@ from deeprok.agents.network import Network
 from deeprok.core.errors import DeeprokError, shown, unknown
 from deeprok.environments import Past
 from deeprok.environments.base import AnyEnvironment
-from deeprok.evaluation import result
+from deeprok.evaluation import stored
 from deeprok.evaluation.result import Evaluation
 from deeprok.runs import folder as runs
 from deeprok.runs import metrics
@@ -239,7 +239,17 @@ class Run(os.PathLike[str]):
 
         `deeprok evaluate RUN` stores it, and so does `deeprok.evaluate(run, save=True)`.
         """
-        return result.read(self.folder, self.keep)
+        return stored.read(self.folder, self.keep)
+
+    @property
+    def evaluations(self) -> dict[str, Evaluation]:
+        """All stored evaluations of the run, the newest first, whichever weights they are of.
+
+        Each is called by the name that it was given, or else by the options that differ from the default ones, as in
+        `episodes=100`. That of the default options is `default`.
+        """
+        files = stored.stored_files([self.folder])
+        return {stored.label_of(file): stored.read_stored([self.folder], file) for file in files}
 
     def _batch(self, obs: Any, size: int) -> tuple[jax.Array, bool]:
         """Observations [E, size] in the run's precision, and whether there was but one."""

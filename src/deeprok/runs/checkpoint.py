@@ -51,7 +51,9 @@ def _with_sorted_metadata(data: bytes) -> bytes:
     return len(text).to_bytes(8, "little") + text + data[end:]
 
 
-def load(path: Path, part: str, template: T, verify: Literal["file", "part"] = "file") -> T:
+def load(
+    path: Path, part: str, template: T, verify: Literal["file", "part"] = "file", rows: Mapping[str, int] = {}
+) -> T:
     """Reads one of the pytrees that `save` wrote.
 
     Args:
@@ -60,6 +62,8 @@ def load(path: Path, part: str, template: T, verify: Literal["file", "part"] = "
       template: a pytree of arrays or shapes that the file must match.
       verify: compare the checksums of the whole file, or of this part alone: for counters, which are read often
         and lie in a file of many megabytes.
+      rows: arrays that may have been written with another number of rows -> how many of them are in use. What is
+        missing beyond those is zero, what is too many is left out.
     """
     expected = {f"{part}.{name}".removesuffix("."): leaf for name, leaf in _named(template).items()}
     try:
@@ -79,12 +83,22 @@ def load(path: Path, part: str, template: T, verify: Literal["file", "part"] = "
             found[name] = np.zeros(leaf.shape, leaf.dtype)
         if name not in found:
             raise DeeprokError(f"{path} has no '{name}'; was it written with other settings or by another version?")
+        if name in rows:
+            found[name] = _with_rows(found[name], leaf.shape, rows[name])
         if (array := found[name]).shape != leaf.shape or array.dtype != leaf.dtype:
             raise DeeprokError(
                 f"{path}: '{name}' is {array.dtype}{list(array.shape)} where the settings ask for "
                 f"{leaf.dtype}{list(leaf.shape)}"
             )
     return jax.tree.unflatten(jax.tree.structure(template), [found[name] for name in expected])
+
+
+def _with_rows(array: np.ndarray, shape: tuple[int, ...], used: int) -> np.ndarray:
+    """An array with as many rows as a shape has, if those in use are in both and the rest of the shape is its own."""
+    kept = min(len(array), shape[0])
+    if array.shape == shape or array.shape[1:] != shape[1:] or kept < used:
+        return array
+    return np.concatenate([array[:kept], np.zeros((shape[0] - kept, *shape[1:]), array.dtype)])
 
 
 def verify(path: Path) -> None:

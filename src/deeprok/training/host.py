@@ -163,10 +163,11 @@ def make_program(config: Config, processes: bool = True) -> Program:
         fresh = _on_host(fresh)
         carry, actions = pieces.begin(run, draws, np.stack([one.obs for one in each]), index)
         episodes, steps, snapshots = int(run.episodes), int(run.steps), np.array(run.snapshots)
+        begun_at = steps - index * length  # as in `pieces.begin`
         ended, earned, failed = np.zeros(length, bool), np.zeros(length, dtype), np.zeros(length, int)
         since = episodes  # the last moment of a snapshot
         live.steps = -1
-        for k in range(0, length, count):
+        for k in range(begun_at, length, count):
             if not task.budget.lasts(episodes, steps):
                 break
             chosen, following = np.asarray(actions), [fresh_at(fresh, k + i) for i in range(count)]
@@ -189,8 +190,8 @@ def make_program(config: Config, processes: bool = True) -> Program:
         last = pieces.unpack(_on_host(carry))
         counters: dict[str, Any] = dict(episodes=np.int32(episodes), steps=np.int32(steps), snapshots=snapshots)
         after = dataclasses.replace(run, agent=last.agent, episode=stored(each, last.own), held=last.held, **counters)
-        learned = index * length + every * np.arange(1, rounds + 1) - 1 >= plays.warm_up
-        learned &= every * np.arange(1, rounds + 1) <= steps - int(run.steps)
+        ends = every * np.arange(1, rounds + 1)
+        learned = (index * length + ends > plays.warm_up) & (begun_at < ends) & (ends <= steps - index * length)
         updates = rounds * plays.updates_per_round
         fit = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(updates), last.fits)
         played = (ended.reshape(rounds, every), earned.reshape(rounds, every))
@@ -285,8 +286,8 @@ def _make_pieces(task: Task, learner: Learner, plays: PlaysSteps, count: int) ->
             obs=obs,
             action=jnp.int32(0),
             own=getattr(run.episode, "own", None) or own(run.agent),
-            t=first,
-            k=jnp.int32(0),
+            t=run.steps,
+            k=run.steps - first,  # 0, unless the run had ended within this chunk and was given a longer budget
             episodes=run.episodes,
             steps=run.steps,
             held=run.held,

@@ -23,6 +23,7 @@ from typing import NamedTuple, TypeVar
 from deeprok.core import cache
 from deeprok.core.console import WordConsole
 from deeprok.core.errors import DeeprokError
+from deeprok.core.files import write_atomically
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config, check
 from deeprok.training.loop import OnInterrupt, Report, interruptions, is_finished, progress_of, train_together
@@ -103,13 +104,52 @@ def begin(
         raise
 
 
+def extend(folders: Sequence[Path], episodes: int | None = None, steps: int | None = None) -> None:
+    """Gives runs another budget, longer than what they have done: all of them, or none if one can't have it.
+
+    Schedules that are fractions of the budget are those of the new one from then on.
+
+    Args:
+      folders: run folders, none of them in use by another process.
+      episodes: episodes to train for; given alone, it replaces a limit of steps.
+      steps: environment steps to train for; given alone, it replaces a limit of episodes.
+    """
+    given = {name: value for name, value in (("episodes", episodes), ("steps", steps)) if value is not None}
+    with runs.hold(folders):
+        changed = {folder: runs.read_config(folder).replace(**given) for folder in folders}
+        changed = {folder: config for folder, config in changed.items() if config != runs.read_config(folder)}
+        for folder, config in changed.items():
+            _check_longer(folder, config)
+        # A kill on the way leaves some with the old budget, which the same call then changes.
+        for folder, config in changed.items():
+            write_atomically(folder / runs.CONFIG, config.to_json().encode())
+
+
+def _check_longer(folder: Path, config: Config) -> None:
+    """Raises unless a run can be trained on with these settings, which differ from its own by the budget."""
+    if not (folder / runs.CHECKPOINT).exists():
+        return
+    runs.verify_checkpoint(folder)
+    steps, episodes = progress_of(folder)
+    for name, limit, done in (("episodes", config.episodes, episodes), ("steps", config.steps, steps)):
+        if limit and done >= limit:
+            raise DeeprokError(f"{name} is {limit}, but {folder} has done {done} already; give more")
+    if steps % config.simulators:
+        raise DeeprokError(
+            f"{folder} ended between the steps of its {config.simulators} simulators, so that it can't be made longer; "
+            "train a new run"
+        )
+
+
 def resume(
     folders: Sequence[Path],
     jobs: int | None = None,
     report: Report | None = None,
     on_interrupt: OnInterrupt | None = None,
+    episodes: int | None = None,
+    steps: int | None = None,
 ) -> None:
-    """Trains runs on from where they are, until each has done its episodes.
+    """Trains runs on from where they are, until each has used up its budget.
 
     Args:
       folders: run folders, of any settings, none of them in use by another process.
@@ -117,8 +157,12 @@ def resume(
       report: called after each chunk with the run's folder and its new line of metrics.
       on_interrupt: called with 1 when Ctrl-C is pressed, after which the training stops with the chunk, with 2 the
         next time, … It is called at once, from another thread.
+      episodes: a longer budget for runs that have ended, or are under way, as `extend` takes it.
+      steps: likewise.
     """
     check_count(jobs)
+    if episodes is not None or steps is not None:
+        extend(folders, episodes, steps)
     jobs = jobs or count_cores()
     groups = _groups(folders, jobs)
     if jobs == 1 or len(groups) <= 1:

@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok.agents.clock import Clock
-from deeprok.agents.correction import Correction
+from deeprok.agents.correction import Correction, no_correction
+from deeprok.agents.learner import Budget
 from deeprok.core.errors import DeeprokError
 from deeprok.core.pytree import select
 from deeprok.environments.host import HostEnvironment
@@ -117,7 +118,7 @@ def _train_group(
       report: called after each chunk, for each run that took part in it.
       on_interrupt: called when the training is interrupted, at once.
     """
-    members = [_read_member(folders.get(seed), seed, program) for seed in seeds]
+    members = [_read_member(folders.get(seed), seed, program, config.budget) for seed in seeds]
     places = {i: folders[seed] for i, seed in enumerate(seeds) if seed in folders}
     # Stacked on the host and copied to the device, so that no two donated buffers are the same.
     states, best = jax.tree.map(lambda *leaves: jnp.array(np.stack(leaves)), *members)
@@ -214,13 +215,24 @@ def make_program(config: Config) -> Program:
     return (host if isinstance(config.make_env(), HostEnvironment) else scan).make_program(config)
 
 
-def _read_member(folder: Path | None, seed: int, program: Program) -> tuple[RunState, Best]:
-    """Where a run is: at its checkpoint or, if it has none or has no folder here, at its beginning."""
+def _read_member(folder: Path | None, seed: int, program: Program, budget: Budget) -> tuple[RunState, Best]:
+    """Where a run is: at its checkpoint or, if it has none or has no folder here, at its beginning.
+
+    The replay buffer and the snapshots have as many rows as the budget needs, so that those of a run whose budget was
+    changed have another number. A replay buffer that is as long as the budget has not been written to beyond its end.
+    """
     run_template, best_template = templates(program)
     path = folder / runs.CHECKPOINT if folder else None
     if path and path.exists():
-        run = checkpoint.load(path, "run", run_template)
+        used = _counter(path, "run.steps")
+        rows = {"run.agent.memory": used, "run.agent.masks": used, "run.snapshots": 0}
+        run = checkpoint.load(path, "run", run_template, rows=rows)
         best = checkpoint.load(path, "best", best_template)
+        if program.learner.corrected and budget.lasts(int(run.episodes), int(run.steps)):
+            # One that ended before it was given a longer budget: it learns on, so that its correction is no longer its.
+            agent: Any = run.agent
+            plain = program.learner.corrected(agent.belief, no_correction())
+            run = dataclasses.replace(run, agent=dataclasses.replace(agent, belief=plain))
     else:
         run = program.init(jax.random.key(seed), runs.load_prior(folder, program.learner) if folder else None)
         # Until the first trial there is nothing better than the prior.
@@ -260,15 +272,21 @@ def _corrected(
     """The runs with their values corrected by held-out play, where they have ended."""
     learner = program.learner
     assert learner.corrected
+    again = learner.corrected
+
+    def corrected(belief: Any, level: jax.Array) -> Any:
+        """Whatever correction it had: the best weights of a run that was made longer may have one."""
+        return again(belief, correct(again(belief, no_correction()), level))
+
     for i in map(int, np.flatnonzero(ended)):
         run, kept = jax.tree.map(lambda leaf, i=i: leaf[i], (states, best))
         clock = Clock(run.steps, 1.0, run.held[0] if run.held.size else -1.0)
         level = jnp.asarray(learner.level(run.agent, clock), float)
-        last = learner.corrected(run.agent.belief, correct(run.agent.belief, level))
+        last = corrected(run.agent.belief, level)
         if _equal(run.agent.belief, kept.belief):  # as after a run has settled
             other = last
         else:
-            other = learner.corrected(kept.belief, correct(kept.belief, level))
+            other = corrected(kept.belief, level)
         agent = dataclasses.replace(run.agent, belief=last)
         changed = dataclasses.replace(run, agent=agent), dataclasses.replace(kept, belief=other)
         states, best = _put((states, best), changed, i)

@@ -275,7 +275,9 @@ def _by_steps(task: Task, learner: Learner, plays: PlaysSteps) -> Driver:
         played = []
         for i in range(every):
             t, drawn = jax.tree.map(lambda leaf, i=i: leaf[i], (times, draws))
-            active, clock = task.budget.lasts(run.episodes, run.steps), clock_of(task, run, t)
+            # A run that had ended within this chunk and was given a longer budget goes on where it was.
+            active = task.budget.lasts(run.episodes, run.steps) & (t >= run.steps)
+            clock = clock_of(task, run, t)
             run, seen = step(run, clock, active, drawn)
             played.append(seen)
         learned, fit = learner.learn(run.agent, drawn.agent, clock, active, None)

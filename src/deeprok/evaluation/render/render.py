@@ -14,11 +14,12 @@ from deeprok.core.errors import DeeprokError, unknown
 from deeprok.environments.base import AnyEnvironment
 from deeprok.environments.disturbable import ACTION_DELAY, SENSOR_NOISE, disturbable
 from deeprok.environments.host import HostEnvironment
-from deeprok.evaluation.compared import can_be_disturbed, check_same, parameters_of, undisturbed
+from deeprok.evaluation.disturbed import can_be_disturbed, parameters_of, undisturbed
 from deeprok.evaluation.render.episode import Episode, check_visible, make_player
 from deeprok.evaluation.render.files import check_film_file, write_film
 from deeprok.evaluation.render.pane import Film, Subject
 from deeprok.evaluation.trained import Run, load
+from deeprok.runs.alike import check_same_environment
 from deeprok.runs.folder import KEEPS, Keep, Runs
 from deeprok.uncertainty.models import parse_values, values_text
 
@@ -96,7 +97,7 @@ def render(
         raise DeeprokError(f"runs has {len(several)} of them; it must have from 1 to {_MOST_RUNS}")
     trained = [_loaded(one, keep) for one in several]
     for one in trained[1:]:
-        check_same(trained[0], one)
+        check_same_environment(trained[0].folder, trained[0].settings, one.folder, one.settings)
     model = _model(trained[0], at)
     envs = [_environment(one, model) for one in trained]
     for env in envs:

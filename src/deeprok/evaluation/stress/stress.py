@@ -14,7 +14,7 @@ from deeprok.core.errors import DeeprokError
 from deeprok.environments.base import AnyEnvironment
 from deeprok.environments.disturbable import ACTION_DELAY, SENSOR_NOISE, disturbable
 from deeprok.environments.host import HostEnvironment
-from deeprok.evaluation.compared import can_be_disturbed, check_same, parameters_of, undisturbed
+from deeprok.evaluation.disturbed import can_be_disturbed, parameters_of, undisturbed
 from deeprok.evaluation.stress.margin import ROUNDS, SECTIONS, margins
 from deeprok.evaluation.stress.result import Model, Stress, StressedRun, make_rate
 from deeprok.evaluation.stress.search import Tried, least_budget, search
@@ -22,6 +22,7 @@ from deeprok.evaluation.stress.sensitivity import sensitivity_of
 from deeprok.evaluation.stress.space import Space, enclosing, make_space
 from deeprok.evaluation.stress.trial import CHOICE, EPISODES, REPORT, Trial, make_trial
 from deeprok.evaluation.trained import Run, load
+from deeprok.runs.alike import check_same_environment
 from deeprok.runs.settings import Config
 from deeprok.uncertainty.models import box_text, parse_box
 
@@ -111,7 +112,7 @@ class _Tested(NamedTuple):
 
 def _tested(trained: Sequence[Run], box: str | Mapping[str, Sequence[float]] | None, margin: float) -> _Tested:
     for one in trained[1:]:
-        check_same(trained[0], one)
+        check_same_environment(trained[0].folder, trained[0].settings, one.folder, one.settings)
     first = trained[0].settings
     with first.arithmetic():
         nominal = parameters_of(first, undisturbed(first))

@@ -1,32 +1,13 @@
-"""Runs that are compared: all in the same environment, of which noise and delay may be parameters like any other."""
+"""The environment of runs that are compared, in which noise and delay are parameters like any other."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-from deeprok.core.errors import DeeprokError, shown
 from deeprok.environments.base import AnyEnvironment
 from deeprok.environments.disturbable import ACTION_DELAY, SENSOR_NOISE, disturbable_parameters
-from deeprok.evaluation.trained import Run
 from deeprok.runs.settings import Config
-
-
-def check_same(one: Run, other: Run) -> None:
-    """Raises unless two runs can be compared."""
-    a, b = one.settings, other.settings
-    if a.env != b.env:
-        raise DeeprokError(
-            f"{one.folder} has the environment {shown(a.env)} and {other.folder} {shown(b.env)}; runs are compared in"
-            " the same environment only"
-        )
-    for field in dataclasses.fields(a.environment):
-        ours, theirs = (getattr(config.environment, field.name) for config in (a, b))
-        if ours != theirs:
-            raise DeeprokError(
-                f"{one.folder} has the {field.name} {shown(ours)} and {other.folder} {shown(theirs)}; runs are"
-                " compared in the same environment only"
-            )
 
 
 def undisturbed(config: Config) -> AnyEnvironment:

@@ -1,0 +1,1 @@
+"""Several agents compared on the same grid of parameters."""
