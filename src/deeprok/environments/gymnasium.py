@@ -19,6 +19,7 @@ import numpy as np
 from deeprok.core.errors import DeeprokError, extra_missing, shown
 from deeprok.environments.base import quantity
 from deeprok.environments.host import Branching, HostEnvironment, make_parameters
+from deeprok.environments.mujoco_gymnasium import Physics, physics_of
 from deeprok.environments.simulation import Access, Inside, Simulation, not_restored
 from deeprok.environments.spaces import ActionSpace, Choices, Interval
 
@@ -49,10 +50,12 @@ def from_gymnasium(
       env: an id such as `Acrobot-v1`, a class, or a function that makes an environment.
       box: the ranges of the uncertain parameters, by name; a run may give its own.
       parameters: name -> attribute path, such as `{"cart_mass": "unwrapped.masscart"}`, or two functions. By default
-        every number that is an attribute of the unwrapped environment is a parameter.
+        every number that is an attribute of the unwrapped environment is a parameter, and so are those of its MuJoCo
+        model, if it has one.
       state: attribute paths of all that the future depends on, such as `["unwrapped.state"]`, or two functions. What is
-        at a path must be a number, or an array, a list or a tuple of numbers. By default the environment is copied, if
-        a copy is shown to work. Gymnasium's random state is always included.
+        at a path must be a number, or an array, a list or a tuple of numbers. By default it is MuJoCo's, with all
+        numbers beside it; else the environment is copied, if a copy is shown to work. Gymnasium's random state is
+        always included.
       derive: called with the environment after parameters were set, to compute what follows from them.
       name: what figures and exported policies call it; by default its id or the name of its class.
       nominal: the parameters' nominal values with their units, a `pytree_dataclass` of `quantity` fields; by default
@@ -72,7 +75,11 @@ def from_gymnasium(
     title = name or (env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__))
     make = _maker(env, title)
     sample, limit = make()
-    access = parameters if isinstance(parameters, Access) else _attributes(parameters, sample, box or {}, title)
+    physics = physics_of(sample) if parameters is None else None
+    own = [each for each in box or {} if not physics or each not in physics.quantities]
+    access = parameters if isinstance(parameters, Access) else _attributes(parameters, sample, own, title)
+    if physics:
+        access = _joined(physics.parameters, access)
     values = access.read(sample)
     if missing := [each for each in box or {} if each not in values]:
         raise DeeprokError(f"{title} has no parameter {shown(missing[0])}; it has {', '.join(values)}")
@@ -87,7 +94,7 @@ def from_gymnasium(
     within = Inside(
         make=lambda: make()[0],
         parameters=access,
-        state=state if state is None or isinstance(state, Access) else _state_at(state, sample, title),
+        state=_state(state, physics, sample, title),
         derive=derive,
         flatten=flatten,
         take=_taker(library, sample.action_space),
@@ -96,7 +103,7 @@ def from_gymnasium(
     made = HostEnvironment(
         name=title,
         make=lambda: Simulation(within),
-        nominal=nominal if nominal is not None else _parameters(values),
+        nominal=nominal if nominal is not None else _parameters(values, physics),
         box=dict(box or {}),
         observation_scale=tuple(observation_scale) or scale,
         actions=_actions(library, sample.action_space, actions, title),
@@ -105,9 +112,13 @@ def from_gymnasium(
         branching=branching,
         assumed=tuple(name for name, known in (("horizon", limit), ("success_return", success)) if known is None),
     )
-    if branching == "restored" and (problem := not_restored(Simulation(within), made.actions)):
-        return made._replace(branching="none", problem=problem)
-    return made
+    if branching != "restored" or not (problem := not_restored(Simulation(within), made.actions)):
+        return made
+    if physics and state is None:  # a step may depend on more of what MuJoCo has computed
+        copied = within._replace(state=None)
+        if not not_restored(Simulation(copied), made.actions):
+            return made._replace(make=lambda: Simulation(copied))
+    return made._replace(branching="none", problem=problem)
 
 
 def _library() -> Any:
@@ -190,7 +201,7 @@ def _attribute(path: str, sample: Any, title: str) -> _Attribute:
     return _Attribute(name, operator.attrgetter(way) if way else lambda env: env, get)
 
 
-def _attributes(paths: Mapping[str, str] | None, sample: Any, box: Mapping[str, Any], title: str) -> Access:
+def _attributes(paths: Mapping[str, str] | None, sample: Any, box: Collection[str], title: str) -> Access:
     """Parameters that are attributes; by default the numbers that the unwrapped environment has."""
     chosen = paths or {each: f"unwrapped.{each}" for each in (*_numbers(sample.unwrapped), *box)}
     found = {each: _attribute(path, sample, title) for each, path in chosen.items()}
@@ -225,21 +236,67 @@ def _numbers(env: Any) -> list[str]:
     ]
 
 
-def _parameters(values: Mapping[str, Any]) -> Any:
-    """Nominal parameters with the values that an environment has, of which nothing else is known."""
+def _parameters(values: Mapping[str, Any], physics: Physics | None) -> Any:
+    """Nominal parameters with the values that an environment has; nothing else is known of its attributes."""
     fields = {name: quantity(float(value), "", "", positive=False) for name, value in values.items()}
-    return make_parameters("Parameters", fields)
+    return make_parameters("Parameters", {**fields, **(physics.quantities if physics else {})})
+
+
+def _joined(one: Access, other: Access) -> Access:
+    """Two things of an environment as one; a name that both have is the first one's."""
+
+    def read(env: Any) -> dict[str, Any]:
+        found = one.read(env)
+        return {**found, **{name: value for name, value in other.read(env).items() if name not in found}}
+
+    def write(env: Any, values: Mapping[str, Any]) -> None:
+        names = one.read(env)
+        one.write(env, {name: value for name, value in values.items() if name in names})
+        other.write(env, {name: value for name, value in values.items() if name not in names})
+
+    return Access(read, write)
+
+
+def _state(given: Sequence[str] | Access | None, physics: Physics | None, sample: Any, title: str) -> Access | None:
+    """What a user gave as the state; else MuJoCo's and all numbers that the environment has beside it."""
+    if isinstance(given, Access):
+        return given
+    if given is not None:
+        return _state_at(given, sample, title)
+    paths = _numbers_held(sample) if physics else None
+    if not physics or not physics.state or paths is None:
+        return None
+    return _joined(physics.state, _state_at(paths, sample, title))
+
+
+#: Attributes of Gymnasium's classes that are more than numbers and do not change.
+_FIXED = (
+    *("metadata", "spec", "_np_random", "model", "data", "mujoco_renderer", "observation_structure"),
+    *("_ezpickle_args", "_ezpickle_kwargs"),
+)
+
+
+def _numbers_held(env: Any) -> list[str] | None:
+    """Paths of all numbers that a MuJoCo environment and its wrappers hold; None if they hold more that may change."""
+    library, paths = _library(), list[str]()
+    for depth, layer in enumerate(_layers(env)):
+        for name, value in vars(layer).items():
+            if _can_be_stored(value):
+                paths.append("env." * depth + name)
+            elif name not in _FIXED and not isinstance(value, str | library.Env | library.Space):
+                return None
+    return paths
 
 
 def _state_at(paths: Sequence[str], sample: Any, title: str) -> Access:
     """A state that is attributes: numbers, arrays, lists and tuples of numbers, or None.
 
-    What is read from a checkpoint is an array. It is put back as a list where a list was, which others may append to.
+    What is read from a checkpoint is an array. It is put back as a list or a tuple where such a one was.
     """
     found = {path: _attribute(path, sample, title) for path in paths}
     for path, attribute in found.items():
         _check_state(attribute.get(sample), f"{title}: {path}")
-    lists = {path for path, attribute in found.items() if isinstance(attribute.get(sample), list)}
+    kinds = {path: type(attribute.get(sample)) for path, attribute in found.items()}
 
     def read(env: Any) -> dict[str, Any]:
         return {path: _copied(attribute.get(env)) for path, attribute in found.items()}
@@ -247,23 +304,27 @@ def _state_at(paths: Sequence[str], sample: Any, title: str) -> Access:
     def write(env: Any, state: Mapping[str, Any]) -> None:
         for path, attribute in found.items():
             value = state[path]
-            attribute.put(env, list(value) if path in lists and value is not None else _copied(value))
+            arrayed = isinstance(value, np.ndarray) and kinds[path] in (list, tuple)
+            attribute.put(env, kinds[path](value) if arrayed else _copied(value))
 
     return Access(read, write)
 
 
 def _check_state(value: Any, what: str) -> None:
     """Raises unless a checkpoint can hold a value, and its environment goes on with an array in its place."""
-    plain = value is None or isinstance(value, (*_NUMBERS, np.ndarray, list, tuple))
-    try:
-        right = plain and (value is None or np.asarray(value).dtype.kind in "biuf")
-    except ValueError:  # lists of different lengths
-        right = False
-    if not right:
+    if not _can_be_stored(value):
         raise DeeprokError(
             f"{what} is a {type(value).__name__}; attribute paths of a state may hold numbers, and arrays, lists and "
             "tuples of numbers; for anything else give two functions as the state, Access(read, write)"
         )
+
+
+def _can_be_stored(value: Any) -> bool:
+    plain = value is None or isinstance(value, (*_NUMBERS, np.ndarray, list, tuple))
+    try:
+        return plain and (value is None or np.asarray(value).dtype.kind in "biuf")
+    except ValueError:  # lists of different lengths
+        return False
 
 
 def _copied(value: Any) -> Any:
