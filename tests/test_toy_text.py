@@ -42,7 +42,8 @@ def test_its_table_is_gymnasiums(name: str, arguments: dict[str, Any], rate: flo
     theirs = gymnasium.make(name, **arguments).unwrapped.P  # type: ignore[attr-defined]
     slippery, intended, *_ = SLIPPERY[name]
     ours = Table(gymnasium.make(name, **slippery).unwrapped.P, intended, rate)  # type: ignore[attr-defined]
-    assert list(ours) == list(theirs) and len(ours) == len(theirs)
+    assert list(ours) == list(theirs)
+    assert len(ours) == len(theirs)
     for state in theirs:
         for action, row in theirs[state].items():
             chances = [dict[Any, float]() for _ in range(2)]

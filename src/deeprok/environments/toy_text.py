@@ -1,7 +1,7 @@
 """Gymnasium's toy text: FrozenLake, Taxi and CliffWalking, in which a move may slip to either side.
 
-All of them step by a table, `P[state][action]`. Gymnasium computes it once, when the environment is made. The probability
-that a move goes where it was meant to is uncertain here, so the table is weighed anew for each value of it.
+All of them step by a table, `P[state][action]`. Gymnasium computes it once, when the environment is made. Here the
+probability that a move goes where it was meant to is uncertain, so the table is weighed anew for each value of it.
 """
 
 from __future__ import annotations

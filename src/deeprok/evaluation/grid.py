@@ -103,6 +103,11 @@ def evaluate(
             raise DeeprokError(f"policy is {policy}, but {config.algorithm} acts by an actor alone; use policy mean")
         env = tested.make_env()
         box = config.make_box(env)
+        if grid is None and not box:
+            raise DeeprokError(
+                f"{config.env} has no box, which the grid would cover; give the grid, as name=low:high:count (on the "
+                f"command line --grid), of a parameter that `deeprok environments {config.env}` lists"
+            )
         axes = default_axes(box) if grid is None else read_grid(grid, env.nominal)
         policy_of = (
             cautious_policy(view, kappa) if policy == "lcb" else weights_policy(view.network, view.env.actions, policy)
