@@ -230,10 +230,10 @@ def test_a_simulator_is_given_what_differs_and_nothing_else() -> None:
             "rtd_td3",
             {"env": "Swimmer-v5"},
             "Swimmer-v5 has no box of its own; give the ranges of its uncertain parameters as box (on the command line "
-            "--box mass_torso=28.5:44.5, for example: it is nominally 35.6), or take an algorithm on the nominal model, "
-            "such as ddqn or td3; its parameters are gravity, mass_torso, length_torso, mass_mid, length_mid, mass_back, "
-            "length_back, friction_floor, damping_slider1, damping_slider2, damping_free_body_rot, damping_motor1_rot "
-            "and 10 more, which `deeprok environments Swimmer-v5` lists",
+            "--box mass_torso=28.5:44.5, for example: it is nominally 35.6), or take an algorithm on the nominal model,"
+            " such as ddqn or td3; its parameters are gravity, mass_torso, length_torso, mass_mid, length_mid, "
+            "mass_back, length_back, friction_floor, damping_slider1, damping_slider2, damping_free_body_rot, "
+            "damping_motor1_rot and 10 more, which `deeprok environments Swimmer-v5` lists",
         ),
         ("ddqn_dr", {"env": "own_simulators:Bare"}, "own_simulators:Bare has no parameter, so that nothing of it is"),
         ("rtd_dqn", {"env": "CartPole-v7"}, "unknown env 'CartPole-v7': did you mean 'cartpole'? known are acrobot,"),
