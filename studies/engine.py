@@ -67,7 +67,7 @@ class Options:
     preset: Literal["paper", "tuned"] = "tuned"
     """The paper's settings, or the best found."""
     full: bool = False
-    """Both presets, ablations, tuning, ensembles and stable-baselines3 (needs 'deeprok[bench]'): hours, not minutes."""
+    """Both presets, ablations, tuning, ensembles and stable-baselines3 (needs the extra bench): hours, not minutes."""
     out: Annotated[Path, PATH] = Path("reproduce")
     """Folder for runs, page and figures."""
     resume: bool = False

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok.agents.network import MLP
-from deeprok.core.errors import DeeprokError
+from deeprok.core.errors import DeeprokError, extra_missing
 from deeprok.environments import Environment, cartpole, with_model
 from deeprok.environments.base import AnyEnvironment
 from deeprok.evaluation.screening.screen import named_environment
@@ -58,9 +58,8 @@ def check_installed() -> None:
         import gymnasium
         import stable_baselines3
     except ImportError as error:
-        raise DeeprokError(
-            f"--full compares with stable-baselines3, but {error.name} is not installed; "
-            "install it with: pip install 'deeprok[bench]'"
+        raise extra_missing(
+            f"--full compares with stable-baselines3, but {error.name} is not installed: it needs", "bench"
         ) from error
     del gymnasium, stable_baselines3
 

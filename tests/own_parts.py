@@ -103,6 +103,9 @@ DRIFT = EnvironmentPart(
 #: Without settings of its own an environment needs no part: only its horizon can be set.
 CALM = drift(width=2.0)._replace(name="calm")
 
+#: Nothing of it is uncertain.
+UNBOXED = CALM._replace(box={})
+
 
 def calm(horizon: int = 20) -> Environment:
     """The same for any horizon, on which depends what a success is."""

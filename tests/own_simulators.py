@@ -38,6 +38,21 @@ class Boat(gymnasium.Env[Any, Any]):
         return self.place.copy(), 1.0, left, self._steps >= self.most, {}
 
 
+class Bare(gymnasium.Env[Any, Any]):
+    """Holds no number that is not its own."""
+
+    observation_space, action_space = FLAT, spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._place = self.np_random.uniform(-0.1, 0.1, 1)
+        return self._place.copy(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._place += 0.3 if action else -0.3
+        return self._place.copy(), 1.0, bool(abs(self._place[0]) > 1.0), False, {}
+
+
 class Windowed(Boat):
     """A boat that holds what can't be copied."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -161,3 +162,42 @@ def part_of(make: Callable[[int], Environment]) -> EnvironmentPart:
 
 
 PROBES = {make.__name__: part_of(make) for make in (fork, treadmill, drift, ring, pushes, aim)}
+
+
+def failing(where: str, of: str) -> Environment:
+    """The fork with numbers that are not finite where a parameter is large.
+
+    Args:
+      where: `reward` or `obs`.
+      of: the parameter, above 1.5.
+    """
+    env = fork()
+
+    def step(key: jax.Array, state: jax.Array, action: jax.Array, params: Weather) -> Outcome:
+        outcome = env.step(key, state, action, params)
+        wrong = jnp.where(getattr(params, of) > 1.5, jnp.nan, 0.0)
+        return dataclasses.replace(outcome, **{where: getattr(outcome, where) + wrong})
+
+    return env._replace(step=step, box={of: (1.0, 2.0)})
+
+
+NO_REWARD, NO_OBSERVATION = failing("reward", "wind"), failing("obs", "prize")
+
+
+def _returning(**changes: Any) -> Environment:
+    """The fork with another step, or other parts of an outcome."""
+    env = fork()
+
+    def step(key: jax.Array, state: jax.Array, action: jax.Array, params: Weather) -> Any:
+        return dataclasses.replace(env.step(key, state, action, params), **changes)
+
+    return env._replace(step=step)
+
+
+#: Environments that return what they must not.
+WIDE, MANY_REWARDS, GROWN = (
+    _returning(obs=jnp.zeros(4)),
+    _returning(reward=jnp.zeros(2)),
+    _returning(state=jnp.zeros(2)),
+)
+ALONE = fork()._replace(reset=lambda key, params: jnp.zeros(3))

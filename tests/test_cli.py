@@ -519,6 +519,14 @@ def test_algorithms(capsys: pytest.CaptureFixture[str]) -> None:
         assert all(word in found[0] for word in (row.summary, row.target, row.estimator or row.learner))
 
 
+def test_one_environment_is_listed_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["environments", "Swimmer-v5"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Swimmer-v5: 2 numbers as action, 1000 steps, success above 360"
+    assert [line.split()[0] for line in lines[1:4]] == ["parameter", "gravity", "mass_torso"]
+    assert all(word in lines[3] for word in ("35.6047", "kg", "mass of torso"))
+
+
 def test_envs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["environments"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
@@ -812,7 +820,8 @@ BAD: dict[str, tuple[str, tuple[str, ...]]] = {
     "no run and no file": ("export", ("RUN and --out must be given",)),
     "processes of a resumed run": ("train --resume {run} --jobs two", ("--jobs is 'two'", "whole number")),
     "command": ("trian dqn", ("command 'trian'", "'train'")),
-    "needless word": ("environments cartpole", ("environments", "'cartpole'")),
+    "needless word": ("algorithms cartpole", ("algorithms", "'cartpole'")),
+    "unknown environment to list": ("environments CartPoole-v1", ("env", "'CartPoole-v1'")),
 }
 
 

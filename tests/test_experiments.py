@@ -503,6 +503,8 @@ def test_its_environment_is_that_of_gymnasium(sampled: bool) -> None:
 
 def test_without_the_extra_full_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "stable_baselines3", None)
-    with pytest.raises(DeeprokError, match=r"stable_baselines3 is not installed.*pip install 'deeprok\[bench\]'"):
+    with pytest.raises(
+        DeeprokError, match=r"stable_baselines3 is not installed: it needs the extra bench; in a clone: pip install -c "
+    ):
         run_study(paper.STUDY, Options(out=tmp_path / "out", full=True))
     assert not (tmp_path / "out").exists()

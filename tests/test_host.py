@@ -22,10 +22,12 @@ from deeprok.cli.main import main
 from deeprok.core.errors import DeeprokError
 from deeprok.environments import HostEnvironment
 from deeprok.environments.host import model_of
-from deeprok.evaluation.play import cell_player
+from deeprok.evaluation.play import cell_player, nominal_models
+from deeprok.evaluation.policies import weights_policy
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config, make_config
 from deeprok.training import host, scan
+from deeprok.training.best import TRIAL, make_trial
 from deeprok.training.jobs import train
 from deeprok.training.loop import progress_of
 
@@ -226,7 +228,16 @@ def test_a_simulator_is_given_what_differs_and_nothing_else() -> None:
         ("rtd_dqn", {"branching": "none"}, "branching is 'none', so that it can't answer for several models, which "),
         ("rtd_dqn", {"branching": "all"}, "unknown branching 'all': known are copies, none, restored"),
         ("rtd_dqn", {"env": "Pendulum-v1"}, "env is 'Pendulum-v1', where actions are numbers; rtd_dqn needs actions"),
-        ("rtd_dqn", {"env": "FrozenLake-v1"}, "FrozenLake-v1 has no box of its own; give the ranges of its uncertain"),
+        (
+            "rtd_td3",
+            {"env": "Swimmer-v5"},
+            "Swimmer-v5 has no box of its own; give the ranges of its uncertain parameters as box (on the command line "
+            "--box mass_torso=28.5:44.5, for example: it is nominally 35.6), or take an algorithm on the nominal model,"
+            " such as ddqn or td3; its parameters are gravity, mass_torso, length_torso, mass_mid, length_mid, "
+            "mass_back, length_back, friction_floor, damping_slider1, damping_slider2, damping_free_body_rot, "
+            "damping_motor1_rot and 10 more, which `deeprok environments Swimmer-v5` lists",
+        ),
+        ("ddqn_dr", {"env": "own_simulators:Bare"}, "own_simulators:Bare has no parameter, so that nothing of it is"),
         ("rtd_dqn", {"env": "CartPole-v7"}, "unknown env 'CartPole-v7': did you mean 'cartpole'? known are acrobot,"),
         (
             "rtd_dqn",
@@ -254,6 +265,27 @@ def test_algorithms_without_a_robust_target_need_no_branching(algorithm: str) ->
     assert make_config(algorithm, env="CartPole-v1", branching="none").make_env().branching == "none"
 
 
+@pytest.mark.parametrize("name", ["own_simulators:Bare", "own_parts:UNBOXED"])
+def test_nominal_agents_need_no_box(name: str, tmp_path: Path) -> None:
+    config = settings("ddqn", name, steps=40, chunk_steps=20)
+    run = deeprok.train(config, tmp_path / "run", jobs=1)
+    assert np.isfinite(run.metrics.returns).all()
+    with pytest.raises(DeeprokError, match="has no box, which the grid would cover; give the grid, as name=low:high:"):
+        deeprok.evaluate(run, episodes=1)
+
+
+def test_trials_without_a_box_are_on_the_nominal_model() -> None:
+    """As many episodes as there would be, with other starts each."""
+    config = settings("ddqn", "own_simulators:Boat", trial_models=3, trial_episodes=2)
+    program = host.make_program(config)
+    run = program.init(jax.random.key(0))
+    beliefs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], run.agent.belief)
+    env, view = config.make_env(), program.learner.view
+    play = cell_player(env, weights_policy(view.network, env.actions, "mean"), 6)
+    alone = play(view.mean(run.agent.belief)[None], nominal_models(env, 1), config.trial_epsilon, TRIAL.seed)
+    assert float(make_trial(config, program, TRIAL)(beliefs)[0]) == pytest.approx(alone.mean(), rel=1e-6)
+
+
 @pytest.mark.slow
 def test_a_posterior_is_not_corrected_in_a_simulator(tmp_path: Path) -> None:
     config = settings("ekf_dqn", "probe_simulators:SIMULATED_CARTPOLE", steps=100, recalibrate=True)
@@ -276,7 +308,7 @@ def test_a_class_is_named_with_its_box_and_branching(name: str, capsys: pytest.C
     """Neither of which it has by itself; without them it is refused."""
     words = ["train", "rtd_dqn", "--env", f"own_simulators:{name}"]
     assert main(words) == 2
-    said = "has no box of its own; give the ranges of its uncertain parameters as box (on the command line --box name="
+    said = "has no box of its own; give the ranges of its uncertain parameters as box (on the command line --box "
     assert said in capsys.readouterr().err
     words += ["--box", "current=-0.2:0.2"]
     if name == "Windowed":

@@ -312,6 +312,15 @@ def said_of(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
             ("unhappy:ROW",),
             "algorithm is 'unhappy:ROW', but the module 'unhappy' can't be imported: ImportError: not today",
         ),
+        *(
+            (
+                ("dqn", "--env", f"{module}:ENV"),
+                f"env is '{module}:ENV', but the module '{module}' ends the process while it is imported (SystemExit: "
+                f"{code}), as sys.exit() and argparse do; put what is for the command line under if __name__ == "
+                '"__main__"',
+            )
+            for module, code in (("leaving", 0), ("asking", 2))
+        ),
         (
             ("unclosed:ROW",),
             "algorithm is 'unclosed:ROW', but the module 'unclosed' can't be imported: "
@@ -357,6 +366,8 @@ def test_mistakes_are_one_sentence_and_leave_nothing(
 ) -> None:
     Path("needy.py").write_text("import no_such_package\n")
     Path("unhappy.py").write_text("raise ImportError('not today')\n")
+    Path("leaving.py").write_text("import sys\nsys.exit(0)\n")
+    Path("asking.py").write_text("raise SystemExit(2)  # as argparse does\n")
     Path("unclosed.py").write_text("ROW = (\n")
     Path("rows.py").write_text(
         "from deeprok.agents.algorithms import Algorithm\n"

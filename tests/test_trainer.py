@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import threading
@@ -22,6 +23,7 @@ import safetensors.numpy
 from configurations import make_readable
 from scipy import stats
 
+import deeprok
 from deeprok.core.errors import DeeprokError
 from deeprok.estimators import Fit, Health, ekf
 from deeprok.runs import folder as runs
@@ -528,7 +530,8 @@ def broken_belief() -> Callable[..., str | None]:
         state = dataclasses.replace(states, agent=dataclasses.replace(states.agent, belief=stacked))
         health = Health(np.array([[1.0] * 99 + [variance]]), *[np.zeros((1, 100))] * 2)
         log = Log(np.zeros(1), np.zeros(1), np.ones((1, 100), bool), Fit(np.zeros((1, 100)), health))
-        return trainer.breakdown(state, log, trainer.make_spread(program.learner)(stacked), 0, program.learner)
+        spread = trainer.make_spread(program.learner)(stacked)
+        return trainer.breakdown(state, log, spread, 0, program.learner, config.env, None)
 
     return said
 
@@ -556,6 +559,49 @@ def test_breakdown_is_noticed(broken_belief, belief: dict[str, Any], problem: st
     said = broken_belief(**belief)
     assert problem in said
     assert "raise --observation-noise (now 1)" in said
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "said"),
+    [
+        (
+            "rtd_dqn",
+            "NO_REWARD",
+            r"under the model wind=(1\.[5-9]\d*|2): see what `deeprok check-env probe_envs:NO_REW",
+        ),
+        ("ddqn_dr", "NO_OBSERVATION", r"under the model prize=(1\.[5-9]\d*|2): see what `deeprok check-env probe_envs"),
+        ("pg", "NO_REWARD", r"under the model wind=(1\.[5-9]\d*|2): see what `deeprok check-env probe_envs:NO_REWARD`"),
+    ],
+)
+def test_numbers_that_the_environment_spoilt_are_not_the_learning_rates_fault(
+    algorithm: str, env: str, said: str, tmp_path: Path
+) -> None:
+    small = {} if algorithm == "pg" else dict(warm_up=8, batch_size=8, chunk_steps=40, settle=False)
+    config = make_config(algorithm, env=f"probe_envs:{env}", steps=400, hidden=(4,), trial_models=2, **small)
+    with pytest.raises(DeeprokError) as error:
+        train_together([new_run(tmp_path, config)])
+    assert "the environment gave an observation or a reward that is not finite, " in str(error.value)
+    assert re.search(said, str(error.value))
+    assert "rate" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ("WIDE", "The observation of step is float32[4], but observation_scale has 3; it must have a number for each"),
+        ("MANY_REWARDS", "The reward of step is float32[2]; it must be float32[], a number such as jnp.where(fell, 0"),
+        ("GROWN", "The state is int32[] after reset and float32[2] after a step; a step must keep shapes and types"),
+        ("ALONE", "reset returns float32[3]; it must return (state, obs)"),
+    ],
+)
+def test_wrong_shapes_are_one_sentence(env: str, said: str, tmp_path: Path) -> None:
+    name = f"probe_envs:{env}"
+    with pytest.raises(DeeprokError) as error:
+        deeprok.train(make_config("rtd_dqn", env=name), tmp_path / "run", jobs=1)
+    assert str(error.value).startswith(f"env is '{name}', but it can't be trained on: {said}")
+    assert not (tmp_path / "run").exists()
+    found = deeprok.check_environment(name)
+    assert any(finding.level == "problem" and finding.sentence.startswith(said) for finding in found)
 
 
 def test_checkpoint_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

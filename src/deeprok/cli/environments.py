@@ -1,14 +1,16 @@
-"""`deeprok environments`: the environments, their parameters and boxes."""
+"""`deeprok environments`: the environments, their parameters and boxes; all, or one of them."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Annotated
 
+import tyro
 from rich.table import Table
 
 from deeprok.cli import streams
-from deeprok.cli.options import no_options
+from deeprok.cli.options import option_names
 from deeprok.core.errors import DeeprokError
 from deeprok.environments import ENVIRONMENTS, Interval
 from deeprok.environments.base import AnyEnvironment
@@ -16,9 +18,25 @@ from deeprok.environments.mujoco_tasks import PARTS as MUJOCO_PARTS
 from deeprok.environments.ready_made import READY_MADE
 
 
+@dataclasses.dataclass(frozen=True)
+class Environments:
+    """List the environments: actions, horizon and parameters with their nominal values, boxes and units."""
+
+    env: Annotated[
+        str | None,
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="ENV", help_behavior_hint="(default: all with a box)"),
+    ] = None
+    """One environment alone: a name of this list, any id of Gymnasium, or your own as module:object."""
+
+
 def run(words: Sequence[str]) -> None:
     """Runs the command."""
-    no_options("environments", words)
+    name = tyro.cli(Environments, args=words, prog="deeprok environments").env
+    if name is not None:
+        part = ENVIRONMENTS.find(name, "env")
+        _print(name, part.make(part.settings()))
+        return
     missing: dict[str, list[str]] = {}
     for name, part in (*ENVIRONMENTS.items(), *READY_MADE.items(), *MUJOCO_PARTS.items()):
         try:
@@ -26,30 +44,34 @@ def run(words: Sequence[str]) -> None:
         except DeeprokError as error:  # an extra is not installed
             missing.setdefault(str(error), []).append(name)
             continue
-        table = Table(
-            "parameter",
-            "nominal",
-            "box",
-            "unit",
-            "what it is",
-            box=None,
-            header_style="bold",
-        )
-        streams.out.print(f"[italic]{name}[/italic]: {_facts(env)}", highlight=False)
-        for field in dataclasses.fields(env.nominal):
-            box = env.box.get(field.name)
-            table.add_row(
-                field.name,
-                f"{getattr(env.nominal, field.name):g}",
-                f"{box[0]:g} – {box[1]:g}" if box else "",
-                field.metadata["unit"],
-                field.metadata["meaning"],
-            )
-        streams.out.print(table)
+        _print(name, env)
     for why, names in missing.items():
         line = f"{', '.join(names)} {'are' if len(names) > 1 else 'is'} not shown: {why}"
         streams.err.print(line, highlight=False, markup=False, soft_wrap=True)
     streams.out.print("deeprok check-env ENV tries one of them, or your own", highlight=False)
+
+
+def _print(name: str, env: AnyEnvironment) -> None:
+    table = Table(
+        "parameter",
+        "nominal",
+        "box",
+        "unit",
+        "what it is",
+        box=None,
+        header_style="bold",
+    )
+    streams.out.print(f"[italic]{name}[/italic]: {_facts(env)}", highlight=False)
+    for field in dataclasses.fields(env.nominal):
+        box = env.box.get(field.name)
+        table.add_row(
+            field.name,
+            f"{getattr(env.nominal, field.name):g}",
+            f"{box[0]:g} – {box[1]:g}" if box else "",
+            field.metadata["unit"],
+            field.metadata["meaning"],
+        )
+    streams.out.print(table)
 
 
 def _facts(env: AnyEnvironment) -> str:
@@ -62,5 +84,5 @@ def _facts(env: AnyEnvironment) -> str:
 
 
 def options() -> set[str]:
-    """It has none."""
-    return set()
+    """The names of its options."""
+    return option_names(Environments)

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from deeprok.cli import streams
 from deeprok.cli.options import no_options
-from deeprok.tabular.gymnasium import ACTIONS
+from deeprok.core.toy_text import ACTIONS
 from deeprok.tabular.problems import PROBLEMS
 
 

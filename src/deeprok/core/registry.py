@@ -108,8 +108,13 @@ def _find(path: str) -> Any:
         sys.path.append(os.getcwd())
     try:
         found: Any = importlib.import_module(module)
-    except Exception as error:  # whatever the user's module does while it is imported
-        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+    except (Exception, SystemExit) as error:  # whatever the user's module does while it is imported
+        if isinstance(error, SystemExit):
+            problem = (
+                f"the module {shown(module)} ends the process while it is imported (SystemExit: {shown(error.code)}), "
+                'as sys.exit() and argparse do; put what is for the command line under if __name__ == "__main__"'
+            )
+        elif isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             problem = f"there is no module {shown(module)} in the current folder or on Python's path"
         else:
             why = str(error) if isinstance(error, DeeprokError) else f"{type(error).__name__}: {error}"

@@ -47,9 +47,17 @@ class Transition:
     terminated: jax.Array  # [M] bool
 
 
-def quantity(default: float, unit: str, meaning: str, positive: bool = True) -> Any:
-    """A field of an environment's parameters: its nominal value, its unit, and what it is."""
-    metadata = {"unit": unit, "meaning": meaning, "positive": positive}
+def quantity(default: float, unit: str, meaning: str, positive: bool = True, most: float = np.inf) -> Any:
+    """A field of an environment's parameters.
+
+    Args:
+      default: its nominal value.
+      unit: its unit.
+      meaning: what it is.
+      positive: whether it must be above 0; else it may have any sign.
+      most: its largest value, as 1 for a probability.
+    """
+    metadata = {"unit": unit, "meaning": meaning, "positive": positive, "most": most}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -216,9 +224,11 @@ def check_quantity(params: Any, name: str, value: float, origin: str) -> None:
     fields = {f.name: f for f in dataclasses.fields(params)}
     if name not in fields:
         raise unknown(f"parameter in {origin}", name, fields)
-    positive = fields[name].metadata["positive"]
+    positive, most = (fields[name].metadata[what] for what in ("positive", "most"))
     with np.errstate(over="ignore"):
         held = np.float32(value)  # in which 1e39 is infinite
     if not (0 < held < np.inf if positive else abs(held) < np.inf):
         allowed = "must be positive and finite" if positive else "must be finite"
         raise DeeprokError(f"{origin} gives {name} the value {value:g}, which {allowed}")
+    if value > most:
+        raise DeeprokError(f"{origin} gives {name} the value {value:g}, which must be at most {most:g}")

@@ -6,27 +6,32 @@ stepping, and putting the state back; or by stepping copies of the whole environ
 
 from __future__ import annotations
 
-import copy
-import math
-import operator
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, get_args
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, get_args
 
 import numpy as np
 
 from deeprok.core.errors import DeeprokError, extra_missing, shown, unknown
-from deeprok.environments.base import quantity
-from deeprok.environments.host import Branching, HostEnvironment, make_parameters
-from deeprok.environments.simulation import Access, Inside, Simulation, as_numbers, first_observation, not_restored
+from deeprok.environments.gymnasium_access import (
+    Functions,
+    attributes,
+    begun_state,
+    functions_of,
+    gymnasium_library,
+    joined,
+    layers,
+    nominal_parameters,
+    placing,
+    read_parameters,
+    saved_state,
+    told,
+    where_seen,
+)
+from deeprok.environments.host import Branching, HostEnvironment
+from deeprok.environments.mujoco_gymnasium import physics_of
+from deeprok.environments.simulation import Inside, Simulation, first_observation, not_restored
 from deeprok.environments.spaces import ActionSpace, Choices, Interval
-
-T = TypeVar("T")
-
-_NUMBERS = (int, float, np.integer, np.floating)
-
-#: Two functions, which read something of an environment and set it.
-Functions = Access | tuple[Callable[[Any], dict[str, Any]], Callable[[Any, Mapping[str, Any]], None]]
 
 #: Steps after which an episode is truncated where nothing else says so.
 _HORIZON = 200
@@ -55,10 +60,12 @@ def from_gymnasium(
       box: the ranges of the uncertain parameters, by name; a run may give its own.
       parameters: name -> attribute path, such as `{"cart_mass": "unwrapped.masscart"}`, or two functions
         `(read, write)`. By default every number that is an attribute of the unwrapped environment, or a property with
-        a setter, is a parameter. Values are set as floats, also where a whole number was.
+        a setter, is a parameter, and so are those of its MuJoCo model, if it has one. Values are set as floats, also
+        where a whole number was.
       state: attribute paths of all that the future depends on, such as `["unwrapped.state"]`, or two functions
-        `(read, write)`. What is at a path must be a number, or an array, a list or a tuple of numbers. By default the
-        environment is copied, if a copy is shown to work. Gymnasium's random state is always included.
+        `(read, write)`. What is at a path must be a number, or an array, a list or a tuple of numbers. By default it
+        is MuJoCo's, with all numbers beside it; else the environment is copied, if a copy is shown to work.
+        Gymnasium's random state is always included.
       state_of: `obs -> state`, the state that an observation stands for, by which `deeprok identify` compares logs of a
         real system with the simulator: a dictionary with the names of `state`, or what is at its only path. By default
         the path where the observation itself is found.
@@ -78,17 +85,21 @@ def from_gymnasium(
       >>> env.horizon
       200
     """
-    library = _library()
+    library = gymnasium_library()
     title = name or (env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__))
     if branching not in get_args(Branching):
         raise unknown("branching", str(branching), get_args(Branching))
     make = _maker(env, title)
     sample, limit = make()
-    access = _functions(parameters, "parameters", title) or _attributes(parameters, sample, box or {}, title)
-    values = _read_parameters(access, sample, title)
+    physics = physics_of(sample) if parameters is None else None
+    own = [each for each in box or {} if not physics or each not in physics.quantities]
+    access = functions_of(parameters, "parameters", title) or attributes(parameters, sample, own, title)
+    if physics:
+        access = joined(physics.parameters, access)
+    values = read_parameters(access, sample, title)
     if missing := [each for each in box or {} if each not in values]:
         raise DeeprokError(f"{title} has no parameter {shown(missing[0])}; it has {', '.join(values)}")
-    derived = derive and _told(derive, f"derive of {title}")
+    derived = derive and told(derive, f"derive of {title}")
     try:
         # Some attributes exist only then: of the state, but no parameters.
         first = first_observation(sample.reset(seed=0))
@@ -96,8 +107,8 @@ def from_gymnasium(
         raise
     except Exception as error:  # whatever the user's class says
         raise DeeprokError(f"{title} can't be reset with a seed: {type(error).__name__}: {error}") from error
-    functions = _functions(state, "state", title)
-    saved = functions or (None if state is None else _state_at(state, sample, title))
+    functions = functions_of(state, "state", title)
+    saved = functions or saved_state(state, physics, sample, title)
     paths: Any = () if functions or state is None else state
     spec = getattr(sample, "spec", None)
     limit = horizon or limit or getattr(spec, "max_episode_steps", None)
@@ -107,7 +118,7 @@ def from_gymnasium(
         make=lambda: make()[0],
         parameters=access,
         state=saved,
-        begun=_begun(saved, sample, title) if saved else {},
+        begun=begun_state(saved, sample, title) if saved else {},
         derive=derived,
         flatten=flatten,
         take=_taker(library, sample.action_space),
@@ -117,14 +128,18 @@ def from_gymnasium(
     def branched(made: HostEnvironment, way: Branching) -> HostEnvironment:
         inside = within._replace(branching=way)
         made = made._replace(make=lambda: Simulation(inside), branching=way, problem="")
-        if way == "restored" and (problem := not_restored(Simulation(inside), made.actions)):
-            return made._replace(branching="none", problem=problem)
-        return made
+        if way != "restored" or not (problem := not_restored(Simulation(inside), made.actions)):
+            return made
+        if physics and state is None:  # a step may depend on more of what MuJoCo has computed
+            copied = inside._replace(state=None, begun={})
+            if not not_restored(Simulation(copied), made.actions):
+                return made._replace(make=lambda: Simulation(copied))
+        return made._replace(branching="none", problem=problem)
 
     made = HostEnvironment(
         name=title,
         make=lambda: Simulation(within),
-        nominal=nominal if nominal is not None else _parameters(values),
+        nominal=nominal if nominal is not None else nominal_parameters(values, physics),
         box=dict(box or {}),
         observation_scale=tuple(observation_scale) or scale,
         actions=_actions(library, sample.action_space, actions, title),
@@ -132,30 +147,22 @@ def from_gymnasium(
         success_return=float(success or 0.0),
         assumed=tuple(name for name, known in (("horizon", limit), ("success_return", success)) if known is None),
         branched=branched,
-        place=_placing(state_of or _where_seen(paths, sample, flatten(first)), paths, title) if saved else None,
+        place=placing(state_of or where_seen(paths, sample, flatten(first)), paths, title) if saved else None,
     )
     return branched(made, branching)
-
-
-def _library() -> Any:
-    try:
-        import gymnasium
-    except ImportError as error:
-        raise extra_missing("Gymnasium's environments need", "gymnasium") from error
-    return gymnasium
 
 
 def known_ids() -> Collection[str]:
     """The ids that Gymnasium knows; none if it is not installed."""
     try:
-        return _library().registry.keys()
+        return gymnasium_library().registry.keys()
     except DeeprokError:
         return ()
 
 
 def _maker(env: str | Callable[[], Any], title: str) -> Callable[[], tuple[Any, int | None]]:
     """A function that makes the environment without a time limit, and what the limit was."""
-    library = _library()
+    library = gymnasium_library()
 
     def make() -> tuple[Any, int | None]:
         limit = None
@@ -176,7 +183,7 @@ def _maker(env: str | Callable[[], Any], title: str) -> Callable[[], tuple[Any, 
         refuse_several(made, title)
         if not isinstance(made, library.Env):
             raise DeeprokError(f"{title} made an object of type {type(made).__name__}; it must be a gymnasium.Env")
-        for layer in _layers(made):
+        for layer in layers(made):
             if isinstance(layer, library.wrappers.TimeLimit):  # time is the driver's
                 limit, layer._max_episode_steps = layer._max_episode_steps, sys.maxsize
         # Outside of everything else these two change nothing, and take time in each step.
@@ -189,224 +196,12 @@ def _maker(env: str | Callable[[], Any], title: str) -> Callable[[], tuple[Any, 
 
 def refuse_several(found: Any, title: str) -> None:
     """Raises if something is several environments at once, or a class of such."""
-    several = _library().vector.VectorEnv
+    several = gymnasium_library().vector.VectorEnv
     if isinstance(found, several) or (isinstance(found, type) and issubclass(found, several)):
         raise DeeprokError(
             f"{title} is a gymnasium.vector.VectorEnv, several environments at once; give the single environment, and "
             "--simulators N to run N of them, each in a process of its own"
         )
-
-
-def _layers(env: Any) -> Iterator[Any]:
-    """The environment and what it wraps."""
-    yield env
-    while env is not env.unwrapped and hasattr(env, "env"):
-        env = env.env
-        yield env
-
-
-# --- parameters and state ------------------------------------------------------------------------------
-
-
-def _functions(given: Any, field: str, title: str) -> Access | None:
-    """The two functions that parameters or a state are given by; None if they are given in another way."""
-    if not (isinstance(given, tuple | list) and len(given) == 2 and all(callable(each) for each in given)):
-        return None
-    read, write = given
-    return Access(
-        _told(read, f"the function that reads the {field} of {title}"),
-        _told(write, f"the function that sets the {field} of {title}"),
-    )
-
-
-def _told(call: Callable[..., T], what: str) -> Callable[..., T]:
-    """A user's function that, where it fails, says which one it is."""
-
-    def run(*given: Any) -> T:
-        try:
-            return call(*given)
-        except Exception as error:  # whatever the user's function says
-            raise DeeprokError(f"{what} fails with {type(error).__name__}: {error}") from error
-
-    return run
-
-
-def _read_parameters(access: Access, sample: Any, title: str) -> Mapping[str, Any]:
-    """The parameters that an environment has; raises unless they are numbers with names."""
-    found: Any = access.read(sample)
-    if not isinstance(found, Mapping):
-        raise DeeprokError(
-            f"the function that reads the parameters of {title} gives {shown(found)}; it must give a dictionary, "
-            "name -> number"
-        )
-    for name, value in found.items():
-        if isinstance(value, bool) or not isinstance(value, _NUMBERS):
-            raise DeeprokError(f"{title}: the parameter {name} is {shown(value)}; it must be a number")
-    return found
-
-
-class _Attribute(NamedTuple):
-    """An attribute at a path such as `unwrapped.masscart`."""
-
-    name: str
-    owner: Callable[[Any], Any]
-    get: Callable[[Any], Any]
-
-    def put(self, env: Any, value: Any) -> None:
-        """Sets it."""
-        setattr(self.owner(env), self.name, value)
-
-
-def _attribute(path: str, sample: Any, title: str) -> _Attribute:
-    way, _, name = path.rpartition(".")
-    get = operator.attrgetter(path)
-    try:
-        get(sample)
-    except AttributeError:
-        raise DeeprokError(f"{title} has no attribute {shown(path)}, so it is no parameter and no state") from None
-    return _Attribute(name, operator.attrgetter(way) if way else lambda env: env, get)
-
-
-def _attributes(paths: Any, sample: Any, box: Mapping[str, Any], title: str) -> Access:
-    """Parameters that are attributes; by default the numbers that the unwrapped environment has."""
-    if paths is not None and not (isinstance(paths, Mapping) and all(isinstance(each, str) for each in paths.values())):
-        raise DeeprokError(
-            f"parameters is {shown(paths)}; it must be a dictionary, name -> attribute path, such as "
-            "{'mass': 'unwrapped.mass'}, or two functions, (read, write)"
-        )
-    chosen = paths or {each: f"unwrapped.{each}" for each in (*_numbers(sample.unwrapped), *box)}
-    found = {each: _attribute(path, sample, title) for each, path in chosen.items()}
-    for each, attribute in found.items():
-        value = attribute.get(sample)
-        if isinstance(value, bool) or not isinstance(value, _NUMBERS):
-            raise DeeprokError(f"{title}: {chosen[each]} is {shown(value)}, which is no number, so it is no parameter")
-        try:
-            attribute.put(sample, value)
-        except Exception as error:  # as of a property without a setter
-            why = f"{type(error).__name__}: {error}"
-            raise DeeprokError(f"{title}: {chosen[each]} can't be set, so it is no parameter ({why})") from error
-
-    def read(env: Any) -> dict[str, Any]:
-        return {each: attribute.get(env) for each, attribute in found.items()}
-
-    def write(env: Any, values: Mapping[str, Any]) -> None:
-        for each, value in values.items():
-            found[each].put(env, value)
-
-    return Access(read, _told(write, f"setting parameters of {title}"))
-
-
-def _numbers(env: Any) -> list[str]:
-    """The public attributes of an environment that are finite numbers and can be set."""
-    base = _library().Env
-    own = [vars(kind) for kind in type(env).__mro__ if kind not in base.__mro__]
-    names = {name: None for place in (*reversed(own), vars(env)) for name in place}
-    return [name for name in names if not name.startswith("_") and _is_number(env, name)]
-
-
-def _is_number(env: Any, name: str) -> bool:
-    try:
-        value = getattr(env, name)
-        if not isinstance(value, _NUMBERS) or isinstance(value, bool) or not math.isfinite(value):
-            return False
-        setattr(env, name, value)
-    except Exception:  # of a property, which may have no setter or need a reset
-        return False
-    return True
-
-
-def _parameters(values: Mapping[str, Any]) -> Any:
-    """Nominal parameters with the values that an environment has, of which nothing else is known."""
-    fields = {name: quantity(float(value), "", "", positive=False) for name, value in values.items()}
-    return make_parameters("Parameters", fields)
-
-
-def _state_at(paths: Any, sample: Any, title: str) -> Access:
-    """A state that is attributes: numbers, arrays, lists and tuples of numbers, or None.
-
-    What is read from a checkpoint is an array. It is put back as a list where a list was, which others may append to.
-    """
-    if isinstance(paths, str) or not (isinstance(paths, Sequence) and all(isinstance(path, str) for path in paths)):
-        raise DeeprokError(
-            f"state is {shown(paths)}; it must be a list of attribute paths, such as ['unwrapped.state'], or two "
-            "functions, (read, write)"
-        )
-    found = {path: _attribute(path, sample, title) for path in paths}
-    for path, attribute in found.items():
-        _check_state(attribute.get(sample), f"{title}: {path}")
-    lists = {path for path, attribute in found.items() if isinstance(attribute.get(sample), list)}
-
-    def read(env: Any) -> dict[str, Any]:
-        return {path: _copied(attribute.get(env)) for path, attribute in found.items()}
-
-    def write(env: Any, state: Mapping[str, Any]) -> None:
-        for path, attribute in found.items():
-            value = state[path]
-            attribute.put(env, list(value) if path in lists and value is not None else _copied(value))
-
-    return Access(read, write)
-
-
-def _where_seen(paths: Sequence[str], sample: Any, obs: np.ndarray) -> Callable[[Any], Any] | None:
-    """The state that an observation stands for, if one of the paths holds the observation itself."""
-    for path in paths:
-        there = operator.attrgetter(path)(sample)
-        if np.shape(there) == obs.shape and np.allclose(np.asarray(there, float), obs, rtol=1e-5, atol=1e-7):
-            return lambda obs: {path: obs}
-    return None
-
-
-def _placing(
-    state_of: Callable[[np.ndarray], Any] | None, paths: Sequence[str], title: str
-) -> Callable[[Simulation, np.ndarray], None] | None:
-    """What puts a simulation where an observation says; None if nothing says where that is."""
-    if state_of is None:
-        return None
-    read = _told(state_of, f"state_of of {title}")
-
-    def place(simulation: Simulation, obs: np.ndarray) -> None:
-        found = read(obs)
-        if not isinstance(found, Mapping) and len(paths) != 1:
-            raise DeeprokError(
-                f"state_of of {title} gives {shown(found)}; it must give a dictionary with the names of the state"
-            )
-        simulation.put(found if isinstance(found, Mapping) else {paths[0]: found})
-
-    return place
-
-
-def _check_state(value: Any, what: str) -> None:
-    """Raises unless a checkpoint can hold a value, and its environment goes on with an array in its place."""
-    plain = value is None or isinstance(value, (*_NUMBERS, np.ndarray, list, tuple))
-    if not plain or as_numbers(value) is None:
-        raise DeeprokError(
-            f"{what} is a {type(value).__name__}; attribute paths of a state may hold numbers, and arrays, lists and "
-            "tuples of numbers; for anything else give two functions as the state, Access(read, write)"
-        )
-
-
-def _begun(access: Access, sample: Any, title: str) -> dict[str, np.ndarray]:
-    """The state after a reset, as arrays; raises unless it is numbers with names."""
-    found: Any = access.read(sample)
-    if not isinstance(found, Mapping):
-        raise DeeprokError(
-            f"the function that reads the state of {title} gives {shown(found)}; it must give a dictionary of numbers "
-            "and arrays"
-        )
-    arrays = {name: as_numbers(value) for name, value in found.items()}
-    for name, array in arrays.items():
-        if array is None:
-            raise DeeprokError(
-                f"{title}: {name} of the state is a {type(found[name]).__name__}; it must be a number or an array"
-            )
-    return {name: array for name, array in arrays.items() if array is not None}
-
-
-def _copied(value: Any) -> Any:
-    """A copy of what may be changed in place."""
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    return value if value is None or isinstance(value, _NUMBERS) else copy.deepcopy(value)
 
 
 # --- spaces --------------------------------------------------------------------------------------------

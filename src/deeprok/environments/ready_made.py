@@ -23,6 +23,7 @@ from deeprok.environments.gymnasium import from_gymnasium, known_ids, refuse_sev
 from deeprok.environments.host import Branching, HostEnvironment
 from deeprok.environments.mujoco_tasks import PARTS as MUJOCO_PARTS
 from deeprok.environments.simulation import Access
+from deeprok.environments.toy_text import toy_text
 
 
 @pytree_dataclass
@@ -264,14 +265,28 @@ def _part(
     return EnvironmentPart(_settings(horizon, branching), of)
 
 
+def _toy_text(name: str, horizon: int, success_return: Callable[[int], float]) -> EnvironmentPart:
+    return _part(functools.partial(toy_text, name), horizon, success_return=success_return)
+
+
+def _in_time(horizon: int) -> float:
+    """Above what is earned by −1 in each step."""
+    return -float(horizon)
+
+
 #: Those that come with their parameters, boxes and what a success is.
 READY_MADE = {
-    "Acrobot-v1": _part(_acrobot, 500, success_return=lambda horizon: -float(horizon)),
+    "Acrobot-v1": _part(_acrobot, 500, success_return=_in_time),
     "CartPole-v1": _part(_cartpole, 500, success_return=lambda horizon: 0.975 * horizon),
+    "CliffWalking-v1": _toy_text("CliffWalking-v1", 200, _in_time),
+    "CliffWalkingSlippery-v1": _toy_text("CliffWalkingSlippery-v1", 200, _in_time),
+    "FrozenLake-v1": _toy_text("FrozenLake-v1", 100, lambda horizon: 0.5),
+    "FrozenLake8x8-v1": _toy_text("FrozenLake8x8-v1", 200, lambda horizon: 0.5),
     "LunarLander-v3": _part(_lunar_lander, 1000, "copies", lambda horizon: 200.0),
-    "MountainCar-v0": _part(_mountain_car, 200, success_return=lambda horizon: -float(horizon)),
+    "MountainCar-v0": _part(_mountain_car, 200, success_return=_in_time),
     "MountainCarContinuous-v0": _part(_continuous_car, 999, success_return=lambda horizon: 90.0),
     "Pendulum-v1": _part(_pendulum, 200, success_return=lambda horizon: -400.0),
+    "Taxi-v4": _toy_text("Taxi-v4", 200, _in_time),
 }
 
 

@@ -278,7 +278,7 @@ def make_intervals(
     box = config.make_box(env)
     if config.acting == "nominal":
         shape = (states, models if view.worst_case else 1)
-        drawn = {name: jnp.full(shape, getattr(env.nominal, name), float) for name in box}
+        drawn = {name: jnp.full(shape, getattr(env.nominal, name), float) for name in box or vars(env.nominal)}
     else:
         drawn = sample_box(models_key, box, (states, models))
 

@@ -160,6 +160,11 @@ def play(run: Runs, test: GridTest, advance: Callable[[float], None] | None = No
             raise DeeprokError(f"policy is {policy}, but {config.algorithm} acts by an actor alone; use policy mean")
         env = tested.make_env()
         box = config.make_box(env)
+        if test.grid is None and not box:
+            raise DeeprokError(
+                f"{config.env} has no box, which the grid would cover; give the grid, as name=low:high:count (on the "
+                f"command line --grid), of a parameter that `deeprok environments {config.env}` lists"
+            )
         axes = default_axes(box) if test.grid is None else read_grid(test.grid, env.nominal)
         policy_of = (
             cautious_policy(view, test.kappa)

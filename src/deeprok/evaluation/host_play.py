@@ -63,9 +63,12 @@ def host_player(env: HostEnvironment, policy_of: PolicyOf, episodes: int) -> Cal
 
 
 def _models(env: HostEnvironment, models: Mapping[str, np.ndarray]) -> list[dict[str, float]]:
-    """What the simulator is given for each model: what is varied, and what the run has changed."""
+    """What the simulator is given for each model: what is varied, and what the run has changed.
+
+    Where nothing is named, there is one model, the nominal one.
+    """
     own = model_of(env, {})
     nominal = {name: getattr(env.nominal, name) for name in models}
     varied = {name: values for name, values in models.items() if name in own or (values != nominal[name]).any()}
-    count = len(next(iter(models.values())))
+    count = len(next(iter(models.values()), (own,)))
     return [own | {name: float(values[i]) for name, values in varied.items()} for i in range(count)]

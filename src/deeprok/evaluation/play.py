@@ -122,6 +122,11 @@ def cell_player(env: AnyEnvironment, policy_of: PolicyOf, episodes: int) -> Call
     return play
 
 
+def nominal_models(env: AnyEnvironment, count: int) -> dict[str, np.ndarray]:
+    """The nominal model so many times: name -> [count], of every parameter."""
+    return {f.name: np.full(count, float(getattr(env.nominal, f.name))) for f in dataclasses.fields(env.nominal)}
+
+
 def grid_cells(env: AnyEnvironment, axes: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The models of a grid's cells and, last, the nominal one.
 

@@ -40,6 +40,7 @@ from deeprok.uncertainty.models import (
     from_box,
     from_list,
     models_text,
+    no_box,
     parse_box,
     parse_deviations,
     parse_models,
@@ -394,13 +395,9 @@ def check(config: Config) -> None:
         raise DeeprokError(
             f"input_scale is {shown(config.input_scale)}; {config.env} has {own} observations, give as many, or one"
         )
-    if isinstance(env, HostEnvironment):
-        if not config.make_box(env):
-            raise DeeprokError(
-                f"{config.env} has no box of its own; give the ranges of its uncertain parameters as box "
-                "(on the command line --box name=low:high)"
-            )
-    elif config.simulators > 1:
+    if not config.make_box(env) and (config.robust or config.acting != "nominal"):
+        raise no_box(config.env, env.nominal, config.algorithm)
+    if config.simulators > 1 and not isinstance(env, HostEnvironment):
         raise DeeprokError(
             f"simulators is {config.simulators}, but {config.env} is an environment in JAX, not a stateful simulator; "
             "take 1"

@@ -13,16 +13,9 @@ from importlib import import_module
 from typing import Any
 
 from deeprok.core.errors import DeeprokError, shown
+from deeprok.core.toy_text import ACTIONS
 from deeprok.tabular.literature import Names
 from deeprok.tabular.model import RMDP, from_transitions
-
-#: Environments that have a table, and the names of their actions.
-ACTIONS = {
-    "FrozenLake-v1": ("left", "down", "right", "up"),
-    "FrozenLake8x8-v1": ("left", "down", "right", "up"),
-    "Taxi-v4": ("south", "north", "east", "west", "pick up", "drop off"),
-    "CliffWalking-v1": ("up", "right", "down", "left"),
-}
 
 
 def is_id(name: str) -> bool:

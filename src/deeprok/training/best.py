@@ -12,7 +12,7 @@ import numpy as np
 
 from deeprok.core.pytree import pytree_dataclass, select
 from deeprok.environments.host import HostEnvironment
-from deeprok.evaluation.play import cell_player, play_episodes
+from deeprok.evaluation.play import cell_player, nominal_models, play_episodes
 from deeprok.evaluation.policies import ensemble_policy, weights_policy
 from deeprok.runs.settings import Config
 from deeprok.training.scan import Program, RunState
@@ -61,13 +61,15 @@ def make_trial(config: Config, program: Program, trials: Trials) -> Callable[[An
     env, box = view.env, config.make_box(view.env)
 
     def score(returns: Any) -> jax.Array:
-        if config.trial_tail == 1.0:
+        if config.trial_tail == 1.0 or not box:
             return jnp.mean(returns)
         by_model = jnp.mean(returns.reshape(count, config.trial_episodes), axis=1)
         return jnp.mean(jnp.sort(by_model)[: max(1, round(config.trial_tail * count))])
 
     if isinstance(env, HostEnvironment):
-        play = cell_player(env, weights_policy(view.network, env.actions, "mean"), config.trial_episodes)
+        # Without a box there is one model, the nominal one.
+        episodes = config.trial_episodes if box else count * config.trial_episodes
+        play = cell_player(env, weights_policy(view.network, env.actions, "mean"), episodes)
         drawn = sample_box(models_key, box, (count,), config.edges)
         cells = {name: np.asarray(values) for name, values in drawn.items()}
 
@@ -80,7 +82,7 @@ def make_trial(config: Config, program: Program, trials: Trials) -> Callable[[An
 
     def trial(belief: Any) -> jax.Array:
         policy = ensemble_policy(view.network, env.actions, view.mean(belief)[None], "mean")
-        models = sample_box(models_key, box, (count,), config.edges)
+        models = sample_box(models_key, box, (count,), config.edges) or nominal_models(env, count)
         each = {name: jnp.repeat(values, config.trial_episodes) for name, values in models.items()}
         return score(play_episodes(plain, policy, each, episodes_key, config.trial_epsilon))
 

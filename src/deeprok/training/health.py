@@ -80,12 +80,40 @@ def _health(health: Health, observations: int) -> dict[str, Any]:
     }
 
 
-def breakdown(states: RunState, log: Log, spread: Spread | None, i: int, learner: Learner) -> str | None:
-    """What is wrong with the i-th run after a chunk, and what to change; None if nothing is."""
+def failing_model(log: Log, i: int) -> str | None:
+    """The first model of the i-th run's chunk under which the environment gave a number that is not finite.
+
+    As name=value,…; None if there was none.
+    """
+    if log.failing is None or not (failed := np.asarray(log.failing.failed[i])).any():
+        return None
+    place = np.unravel_index(np.argmax(failed), failed.shape)
+    return ",".join(f"{name}={float(values[i][place]):.4g}" for name, values in log.failing.model.items()) or "nominal"
+
+
+def breakdown(
+    states: RunState, log: Log, spread: Spread | None, i: int, learner: Learner, env: str, model: str | None
+) -> str | None:
+    """What is wrong with the i-th run after a chunk, and what to change; None if nothing is.
+
+    Args:
+      states: of all runs.
+      log: of the chunk.
+      spread: of all runs' posteriors.
+      i: which run.
+      learner: the learner.
+      env: the environment's name.
+      model: one under which the environment has given a number that is not finite, if there was any so far.
+    """
     belief = jax.tree.map(lambda leaf: leaf[i], states.agent.belief)
     updates = np.asarray(log.learned[i])
     loss = np.asarray(log.fit.loss[i])[updates]
     remedy = learner.remedy
+    if model is not None:
+        remedy = (
+            "before that the environment gave an observation or a reward that is not finite, under the model "
+            f"{model}: see what `deeprok check-env {env}` finds, and mend it"
+        )
     # Weights that are no numbers spoil later variances too; it is the variance's fault if the
     # innovation was still a number.
     if log.fit.health:

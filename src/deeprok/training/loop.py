@@ -22,6 +22,7 @@ from deeprok.agents.correction import Correction, no_correction
 from deeprok.agents.learner import Budget
 from deeprok.core.errors import DeeprokError
 from deeprok.core.pytree import select
+from deeprok.environments.checks import refuse_wrong_shapes
 from deeprok.environments.host import HostEnvironment
 from deeprok.evaluation.calibration import make_correction
 from deeprok.runs import checkpoint
@@ -39,7 +40,7 @@ from deeprok.training.best import (
     with_early,
     with_trial,
 )
-from deeprok.training.health import breakdown, make_spread, metrics_line
+from deeprok.training.health import breakdown, failing_model, make_spread, metrics_line
 from deeprok.training.scan import Program, RunState
 
 #: Called after each chunk with the folder and the line added to its `metrics.jsonl`.
@@ -126,6 +127,7 @@ def _train_group(
     measure, go_back = make_spread(program.learner), _make_return(program)
     correct = make_correction(config, program.learner.view) if program.learner.corrected else None
     broken: dict[int, str] = {}
+    failing: dict[int, str] = {}  # run -> the first model under which its environment gave what is not finite
     steps = np.array(states.steps)  # a copy, as the states are donated
     done = program.chunks_done(states)
     # Those that a kill left behind the others go first. Until they have come to where those are, what the
@@ -183,7 +185,9 @@ def _train_group(
             seconds = time.monotonic() - began
             for i in active:
                 folder = places[i]
-                problem = breakdown(states, log, spread, i, program.learner)
+                if (model := failing_model(log, i)) is not None:
+                    failing.setdefault(i, model)
+                problem = breakdown(states, log, spread, i, program.learner, config.env, failing.get(i))
                 if problem:
                     kept = progress_of(folder)[0]
                     left = f"{folder} keeps its checkpoint of step {kept}" if kept else "it had no checkpoint yet"
@@ -212,7 +216,11 @@ def _train_group(
 
 def make_program(config: Config) -> Program:
     """The functions that a run consists of: a scan, or a loop around a stateful simulator."""
-    return (host if isinstance(config.make_env(), HostEnvironment) else scan).make_program(config)
+    env = config.parts.environment.make(config.environment)
+    if isinstance(env, HostEnvironment):
+        return host.make_program(config)
+    refuse_wrong_shapes(env, config.env)
+    return scan.make_program(config)
 
 
 def _read_member(folder: Path | None, seed: int, program: Program, budget: Budget) -> tuple[RunState, Best]:

@@ -30,6 +30,9 @@ DRAWS: tuple[str, ...] = get_args(Draw)
 
 Box = Mapping[str, tuple[float, float]]
 
+_LISTED = 12  # parameters that a sentence names
+_AROUND = (0.8, 1.25)  # multiples of a nominal value that make a range of it
+
 _MOST_MODELS = 1_000_000  # of a grid, which is held in memory
 
 
@@ -143,6 +146,34 @@ def parse_box(text: str, params: Any, origin: str = "box") -> dict[str, tuple[fl
             )
         box[name] = (low, high)
     return box
+
+
+def no_box(name: str, params: Any, algorithm: str) -> DeeprokError:
+    """The error for an environment without a box, of which an algorithm needs one; it says what can be in it.
+
+    Args:
+      name: the environment's.
+      params: its nominal parameters.
+      algorithm: the algorithm's name.
+    """
+    values = {field.name: float(getattr(params, field.name)) for field in dataclasses.fields(params)}
+    nominal_one = "an algorithm on the nominal model, such as ddqn or td3"
+    if not values:
+        return DeeprokError(
+            f"{name} has no parameter, so that nothing of it is uncertain, which {algorithm} needs; take {nominal_one}"
+        )
+    positive = [field.name for field in dataclasses.fields(params) if field.metadata["positive"]]
+    example = next(iter(positive or [name for name, value in values.items() if value] or values))
+    value = values[example]
+    low, high = sorted((_AROUND[0] * value, _AROUND[1] * value)) if value else (0.0, 0.1)
+    known = ", ".join([*values][:_LISTED])
+    rest = len(values) - _LISTED
+    more = f" and {rest} more, which `deeprok environments {name}` lists" if rest > 0 else ""
+    return DeeprokError(
+        f"{name} has no box of its own; give the ranges of its uncertain parameters as box (on the command line "
+        f"--box {example}={low:.3g}:{high:.3g}, for example: it is nominally {value:.3g}), or take {nominal_one}",
+        f"its parameters are {known}{more}",
+    )
 
 
 def parse_grid(text: str, params: Any, origin: str = "grid") -> dict[str, np.ndarray]:

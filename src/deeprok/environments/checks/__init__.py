@@ -11,6 +11,7 @@
 """
 
 from deeprok.environments.checks.check import check_environment
+from deeprok.environments.checks.in_jax import refuse_wrong_shapes
 from deeprok.environments.checks.record import Finding, Level
 
-__all__ = ["Finding", "Level", "check_environment"]
+__all__ = ["Finding", "Level", "check_environment", "refuse_wrong_shapes"]

@@ -174,7 +174,8 @@ def models_to_try(env: AnyEnvironment, seed: int) -> Tried:
     for field in dataclasses.fields(env.nominal):
         if field.name not in ends and field.metadata["meaning"]:
             value = float(getattr(env.nominal, field.name))
-            ends[field.name] = (FACTORS[0] * value, FACTORS[1] * value) if value else (0.0, 0.1)
+            most = field.metadata["most"]
+            ends[field.name] = (FACTORS[0] * value, min(FACTORS[1] * value, most)) if value else (0.0, 0.1)
     nominal = {name: float(getattr(env.nominal, name)) for name in ends}
     count = 2 ** len(env.box)
     sides: list[tuple[int, ...]]

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
+from deeprok.core.errors import DeeprokError, shown
 from deeprok.environments.base import Environment, Outcome, with_model
 from deeprok.environments.checks.declared import Tried
 from deeprok.environments.checks.record import Episode, Finding, Player, Taken, Values, failure, held, words
@@ -31,8 +32,8 @@ def check_functions(env: Environment) -> list[Finding]:
     except Exception as error:  # whatever a user's function raises
         return [_problem("reset", f"reset(key, params) fails with {words(error)}; {_TRACED}")]
     if not isinstance(start, tuple) or len(start) != 2:
-        what = f"{type(start).__name__} of {len(start)}" if isinstance(start, tuple | list) else type(start).__name__
-        return [_problem("reset", f"reset returns a {what}; it must return (state, obs).")]
+        what = f"a {type(start).__name__} of {len(start)}" if isinstance(start, tuple | list) else _described(start)
+        return [_problem("reset", f"reset returns {what}; it must return (state, obs).")]
     state, obs = start
     found = _check_obs(env, obs, "reset")
     try:
@@ -41,7 +42,7 @@ def check_functions(env: Environment) -> list[Finding]:
     except Exception as error:
         return [*found, _problem("step", f"step(key, state, action, params) fails with {words(error)}; {_TRACED}")]
     if not isinstance(outcome, Outcome):
-        return [*found, _problem("step", f"step returns a {type(outcome).__name__}; it must return an Outcome.")]
+        return [*found, _problem("step", f"step returns {_described(outcome)}; it must return an Outcome.")]
     found += _check_obs(env, outcome.obs, "step") if not found else []
     found += _check_state(state, outcome.state)
     found += _check_scalar("reward", outcome.reward, jnp.number, "a number such as jnp.where(fell, 0.0, 1.0)")
@@ -55,12 +56,28 @@ def check_functions(env: Environment) -> list[Finding]:
     return found
 
 
+def refuse_wrong_shapes(env: Environment, name: str) -> None:
+    """Raises where `reset` or `step` can't be traced, or gives what it must not; JAX would raise many lines.
+
+    Args:
+      env: the environment.
+      name: how the user named it.
+    """
+    for finding in check_functions(env):
+        if finding.level == "problem":
+            raise DeeprokError(f"env is {shown(name)}, but it can't be trained on: {finding.sentence.rstrip('.')}")
+
+
 def _problem(subject: str, sentence: str) -> Finding:
     return Finding(subject, "problem", sentence)
 
 
 def _shape(leaf: Any) -> str:
     return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+
+
+def _described(returned: Any) -> str:
+    return _shape(returned) if hasattr(returned, "dtype") else f"a {type(returned).__name__}"
 
 
 def _check_obs(env: Environment, obs: Any, function: str) -> list[Finding]:
@@ -88,9 +105,8 @@ def _check_obs(env: Environment, obs: Any, function: str) -> list[Finding]:
 def _check_scalar(name: str, leaf: Any, kind: Any, example: str) -> list[Finding]:
     if hasattr(leaf, "dtype") and leaf.shape == () and jnp.issubdtype(leaf.dtype, kind):
         return []
-    what = _shape(leaf) if hasattr(leaf, "dtype") else f"a {type(leaf).__name__}"
     expected = "bool[]" if kind is jnp.bool_ else "float32[]"
-    return [_problem(name, f"The {name} of step is {what}; it must be {expected}, {example}.")]
+    return [_problem(name, f"The {name} of step is {_described(leaf)}; it must be {expected}, {example}.")]
 
 
 def _check_state(before: Any, after: Any) -> list[Finding]:
@@ -103,9 +119,10 @@ def _check_state(before: Any, after: Any) -> list[Finding]:
     for (path, leaf), kept in zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True):
         if (leaf.shape, leaf.dtype) != (kept.shape, kept.dtype):
             where = f"The state's part {jax.tree_util.keystr(path)}" if path else "The state"
+            how = f", such as by .astype({leaf.dtype})" if leaf.shape == kept.shape else ""
             sentence = (
                 f"{where} is {_shape(leaf)} after reset and {_shape(kept)} after a step; a step must keep shapes and "
-                f"types, such as by .astype({leaf.dtype})."
+                f"types{how}."
             )
             found.append(_problem("state", sentence))
     return found

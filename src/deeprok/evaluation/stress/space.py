@@ -72,7 +72,7 @@ def make_space(box: Box, margin: float, nominal: Any) -> Space:
         whole = name == ACTION_DELAY
         _check_disturbance(name, low, high)
         wider = margin * (high - low)
-        least, most = -math.inf, math.inf
+        least, most = -math.inf, fields[name].metadata["most"]
         if fields[name].metadata["positive"]:
             least = LEAST_SHARE * low
         elif name in (SENSOR_NOISE, ACTION_DELAY):
