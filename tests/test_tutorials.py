@@ -27,6 +27,7 @@ SLOW = (
     "disturbances",
     "estimator",
     "first-policy",
+    "from-log-to-machine",
     "identify",
     "memory",
     "read-results",
