@@ -815,5 +815,5 @@ def test_runs_that_cannot_be_compared(pushing: Path, folder: Path, capsys: Captu
 def test_an_environment_without_a_box_has_noise_and_delay(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bare = EnvironmentPart(EpisodeSettings, lambda s: probe_envs.pushes(s.horizon)._replace(box={}, name="bare"))
     monkeypatch.setitem(ENVIRONMENTS._entries, "bare", bare)
-    run = write_run(folder / "bare", "dqn", **{**PUSHES, "env": "bare"}, horizon=10)
+    run = write_run(folder / "bare", "ddqn", **{**PUSHES, "env": "bare"}, horizon=10)
     assert deeprok.stress(run, budget=128).space.names == ["sensor_noise", "action_delay"]
