@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import json
 import os
-import re
 import shutil
 import signal
 import threading
@@ -531,7 +530,7 @@ def broken_belief() -> Callable[..., str | None]:
         health = Health(np.array([[1.0] * 99 + [variance]]), *[np.zeros((1, 100))] * 2)
         log = Log(np.zeros(1), np.zeros(1), np.ones((1, 100), bool), Fit(np.zeros((1, 100)), health))
         spread = trainer.make_spread(program.learner)(stacked)
-        return trainer.breakdown(state, log, spread, 0, program.learner, config.env, None)
+        return trainer.breakdown(state, log, spread, 0, program.learner, config.env)
 
     return said
 
@@ -562,26 +561,17 @@ def test_breakdown_is_noticed(broken_belief, belief: dict[str, Any], problem: st
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "env", "said"),
-    [
-        (
-            "rtd_dqn",
-            "NO_REWARD",
-            r"under the model wind=(1\.[5-9]\d*|2): see what `deeprok check-env probe_envs:NO_REW",
-        ),
-        ("ddqn_dr", "NO_OBSERVATION", r"under the model prize=(1\.[5-9]\d*|2): see what `deeprok check-env probe_envs"),
-        ("pg", "NO_REWARD", r"under the model wind=(1\.[5-9]\d*|2): see what `deeprok check-env probe_envs:NO_REWARD`"),
-    ],
+    ("algorithm", "env"), [("rtd_dqn", "NO_REWARD"), ("ddqn_dr", "NO_OBSERVATION"), ("pg", "NO_REWARD")]
 )
 def test_numbers_that_the_environment_spoilt_are_not_the_learning_rates_fault(
-    algorithm: str, env: str, said: str, tmp_path: Path
+    algorithm: str, env: str, tmp_path: Path
 ) -> None:
     small = {} if algorithm == "pg" else dict(warm_up=8, batch_size=8, chunk_steps=40, settle=False)
     config = make_config(algorithm, env=f"probe_envs:{env}", steps=400, hidden=(4,), trial_models=2, **small)
     with pytest.raises(DeeprokError) as error:
         train_together([new_run(tmp_path, config)])
-    assert "the environment gave an observation or a reward that is not finite, " in str(error.value)
-    assert re.search(said, str(error.value))
+    assert "the environment gave an observation or a reward that is not finite: see what " in str(error.value)
+    assert f"`deeprok check-env probe_envs:{env}`" in str(error.value)
     assert "rate" not in str(error.value)
 
 

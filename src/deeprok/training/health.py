@@ -12,6 +12,7 @@ from scipy.special import gammaincinv
 
 from deeprok.agents.clock import Clock
 from deeprok.agents.learner import Budget, Learner
+from deeprok.environments.spaces import Interval
 from deeprok.estimators import Health
 from deeprok.training.scan import Log, RunState
 
@@ -80,20 +81,7 @@ def _health(health: Health, observations: int) -> dict[str, Any]:
     }
 
 
-def failing_model(log: Log, i: int) -> str | None:
-    """The first model of the i-th run's chunk under which the environment gave a number that is not finite.
-
-    As name=value,…; None if there was none.
-    """
-    if log.failing is None or not (failed := np.asarray(log.failing.failed[i])).any():
-        return None
-    place = np.unravel_index(np.argmax(failed), failed.shape)
-    return ",".join(f"{name}={float(values[i][place]):.4g}" for name, values in log.failing.model.items()) or "nominal"
-
-
-def breakdown(
-    states: RunState, log: Log, spread: Spread | None, i: int, learner: Learner, env: str, model: str | None
-) -> str | None:
+def breakdown(states: RunState, log: Log, spread: Spread | None, i: int, learner: Learner, env: str) -> str | None:
     """What is wrong with the i-th run after a chunk, and what to change; None if nothing is.
 
     Args:
@@ -103,25 +91,44 @@ def breakdown(
       i: which run.
       learner: the learner.
       env: the environment's name.
-      model: one under which the environment has given a number that is not finite, if there was any so far.
     """
+    problem = _problem(states, log, spread, i, learner)
+    if problem is None:
+        return None
+    if _gave_no_number(states, log, i, learner):
+        remedy = (
+            "before that the environment gave an observation or a reward that is not finite: see what "
+            f"`deeprok check-env {env}` finds, and mend it"
+        )
+    else:
+        remedy = learner.remedy
+    return f"{problem}; {remedy}"
+
+
+def _gave_no_number(states: RunState, log: Log, i: int, learner: Learner) -> bool:
+    """Whether the environment answered numbers by one that is not finite, as far as the replay remembers."""
+    memory = getattr(states.agent, "memory", None)
+    if memory is None:  # trajectories, which were played with the weights of the chunk before
+        return not np.isfinite(np.asarray(log.earned[i])).all()
+    env, rows = learner.view.env, np.asarray(memory[i])
+    asked = len(env.observation_scale) + (len(env.actions) if isinstance(env.actions, Interval) else 1)
+    given, answered = np.isfinite(rows[:, :asked]).all(axis=1), np.isfinite(rows[:, asked:]).all(axis=1)
+    return bool(np.any(given & ~answered))
+
+
+def _problem(states: RunState, log: Log, spread: Spread | None, i: int, learner: Learner) -> str | None:
+    """What is wrong with the i-th run after a chunk; None if nothing is."""
     belief = jax.tree.map(lambda leaf: leaf[i], states.agent.belief)
     updates = np.asarray(log.learned[i])
     loss = np.asarray(log.fit.loss[i])[updates]
-    remedy = learner.remedy
-    if model is not None:
-        remedy = (
-            "before that the environment gave an observation or a reward that is not finite, under the model "
-            f"{model}: see what `deeprok check-env {env}` finds, and mend it"
-        )
     # Weights that are no numbers spoil later variances too; it is the variance's fault if the
     # innovation was still a number.
     if log.fit.health:
         variance = np.asarray(log.fit.health.variance[i])[updates]
         if (bad := ~(variance > 0) & np.isfinite(loss)).any():
-            return f"an innovation variance was not positive ({variance[bad][0]:g}); {remedy}"
+            return f"an innovation variance was not positive ({variance[bad][0]:g})"
     if not np.isfinite(np.asarray(learner.view.mean(belief))).all():
-        return f"the weights became infinite or not a number; {remedy}"
+        return "the weights became infinite or not a number"
     if spread and not spread.definite[i]:
-        return f"the posterior over the weights stopped being a distribution; {remedy}"
+        return "the posterior over the weights stopped being a distribution"
     return None

@@ -40,7 +40,7 @@ from deeprok.training.best import (
     with_early,
     with_trial,
 )
-from deeprok.training.health import breakdown, failing_model, make_spread, metrics_line
+from deeprok.training.health import breakdown, make_spread, metrics_line
 from deeprok.training.scan import Program, RunState
 
 #: Called after each chunk with the folder and the line added to its `metrics.jsonl`.
@@ -127,7 +127,6 @@ def _train_group(
     measure, go_back = make_spread(program.learner), _make_return(program)
     correct = make_correction(config, program.learner.view) if program.learner.corrected else None
     broken: dict[int, str] = {}
-    failing: dict[int, str] = {}  # run -> the first model under which its environment gave what is not finite
     steps = np.array(states.steps)  # a copy, as the states are donated
     done = program.chunks_done(states)
     # Those that a kill left behind the others go first. Until they have come to where those are, what the
@@ -185,9 +184,7 @@ def _train_group(
             seconds = time.monotonic() - began
             for i in active:
                 folder = places[i]
-                if (model := failing_model(log, i)) is not None:
-                    failing.setdefault(i, model)
-                problem = breakdown(states, log, spread, i, program.learner, config.env, failing.get(i))
+                problem = breakdown(states, log, spread, i, program.learner, config.env)
                 if problem:
                     kept = progress_of(folder)[0]
                     left = f"{folder} keeps its checkpoint of step {kept}" if kept else "it had no checkpoint yet"

@@ -18,7 +18,7 @@ from deeprok.agents.clock import Clock
 from deeprok.agents.learner import Learner, Played, PlaysSteps, PlaysTrajectories, State, Task
 from deeprok.core.pytree import pytree_dataclass, select
 from deeprok.environments import branch, with_model
-from deeprok.environments.base import Model, Outcome, Transition, in_jax
+from deeprok.environments.base import Model, Transition, in_jax
 from deeprok.environments.rollout import Step, play_trajectories
 from deeprok.estimators import Fit
 from deeprok.runs.settings import Config
@@ -59,13 +59,6 @@ class StepDraw:
     fresh: Episode  # the episode that begins if this step ends one
 
 
-class Failing(NamedTuple):
-    """Whether the environment answered numbers by one that is not finite, and under which model."""
-
-    failed: jax.Array  # [...] bool, of each step, or trajectory
-    model: Model  # name -> [...]
-
-
 class Log(NamedTuple):
     """What the steps of a round, or trajectories, and the updates after them leave behind.
 
@@ -78,7 +71,6 @@ class Log(NamedTuple):
     learned: jax.Array  # [] bool, whether the update changed anything
     fit: Fit
     failed: Any = None  # [2] of a chunk in a simulator: steps in which a simulation failed, and simulations that did
-    failing: Failing | None = None  # None in a simulator, whose failures are ends of episodes
 
 
 class Program(NamedTuple):
@@ -207,11 +199,6 @@ def draw_models(task: Task, key: jax.Array) -> tuple[Model, Model, jax.Array]:
     return acting, drawn if task.target.robust else {}, reset_key
 
 
-def _is_finite(*arrays: jax.Array) -> jax.Array:
-    """Whether all their numbers are."""
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(array)) for array in arrays]))
-
-
 def _by_steps(task: Task, learner: Learner, plays: PlaysSteps) -> Driver:
     """One episode after the other, updates every few steps."""
     env, robust = in_jax(task.env, "a scan"), task.target.robust
@@ -280,24 +267,7 @@ def _by_steps(task: Task, learner: Learner, plays: PlaysSteps) -> Driver:
             snapshots=run.snapshots,
             held=run.held,
         )
-        return after, (ended, earned, failing(episode, action, happened, outcomes))
-
-    def nominal(name: str) -> jax.Array:
-        return jnp.asarray(getattr(env.nominal, name), float)
-
-    def failing(episode: Episode, action: jax.Array, happened: Outcome, outcomes: Outcome) -> Failing:
-        """The first model with such an outcome: that acted on, or one of the target's."""
-        names = {**episode.acting, **episode.models}
-        models = {name: episode.acting.get(name, nominal(name))[None] for name in names}
-        sound = _is_finite(happened.obs, happened.reward)[None]
-        if robust:
-            sound = jnp.concatenate([sound, jax.vmap(_is_finite)(outcomes.obs, outcomes.reward)])
-            # Models that were given one by one need not vary what the box does.
-            others = {name: episode.models.get(name, jnp.full(len(sound) - 1, nominal(name))) for name in names}
-            models = {name: jnp.concatenate([models[name], others[name]]) for name in names}
-        first = jnp.argmin(sound)
-        asked = _is_finite(episode.obs, action)
-        return Failing(asked & ~sound[first], {name: values[first] for name, values in models.items()})
+        return after, (ended, earned)
 
     def update_round(run: RunState, moment: tuple[jax.Array, StepDraw]) -> tuple[RunState, Log]:
         """Some steps, then the updates."""
@@ -311,9 +281,9 @@ def _by_steps(task: Task, learner: Learner, plays: PlaysSteps) -> Driver:
             run, seen = step(run, clock, active, drawn)
             played.append(seen)
         learned, fit = learner.learn(run.agent, drawn.agent, clock, active, None)
-        ended, earned, failed = jax.tree.map(lambda *leaves: jnp.stack(leaves), *played)
+        ended, earned = (jnp.stack(column) for column in zip(*played, strict=True))
         effective = jnp.broadcast_to(active & (t >= plays.warm_up), fit.loss.shape)
-        return dataclasses.replace(run, agent=learned), Log(ended, earned, effective, fit, failing=failed)
+        return dataclasses.replace(run, agent=learned), Log(ended, earned, effective, fit)
 
     def segment(run: RunState, moments: tuple[jax.Array, StepDraw]) -> tuple[RunState, Log]:
         """A part of a chunk, then a snapshot if one was due within it."""
@@ -328,10 +298,8 @@ def _by_steps(task: Task, learner: Learner, plays: PlaysSteps) -> Driver:
         # once; inside the scan each draw would cost more than an update of the network.
         draws = jax.vmap(jax.vmap(jax.vmap(lambda t: draw(jax.random.fold_in(key, t)))))(times)
         run, log = jax.lax.scan(segment, run, (times, draws))
-        played = (log.ended, log.earned, log.failing)
-        ended, earned, failed = jax.tree.map(lambda leaf: leaf.reshape(rounds, every), played)
-        learned, fit = jax.tree.map(lambda leaf: leaf.reshape(rounds * updates), (log.learned, log.fit))
-        return run, Log(ended, earned, learned, fit, failing=failed)
+        ended, earned = (leaf.reshape(rounds, every) for leaf in (log.ended, log.earned))
+        return run, Log(ended, earned, *jax.tree.map(lambda leaf: leaf.reshape(rounds * updates), log[2:]))
 
     return Driver(init, chunk, lambda states: np.asarray(states.steps) // (rounds * every))
 
@@ -390,13 +358,6 @@ def trajectory_parts(task: Task, learner: Learner, plays: PlaysTrajectories) -> 
         models = {name: jnp.tile(values, count // len(values)) for name, values in drawn.items()}
         return Batch(state, drawn, models, keys[1], keys[2])
 
-    def failing(batch: Batch, played: Step) -> Failing:
-        given, got = (
-            jax.vmap(jax.vmap(_is_finite))(*numbers)
-            for numbers in ((played.obs, played.action), (played.next_obs, played.reward))
-        )
-        return Failing(jnp.any(played.alive & given & ~got, axis=0), batch.models)
-
     def finish(run: RunState, index: jax.Array, batch: Batch, played: Step) -> tuple[RunState, Log]:
         active, clock = task.budget.lasts(run.episodes, run.steps), clock_of(task, run, index)
         learned, fit = learner.learn(batch.state, batch.learn_key, clock, active, Played(played, batch.drawn))
@@ -414,7 +375,6 @@ def trajectory_parts(task: Task, learner: Learner, plays: PlaysTrajectories) -> 
             earned=jnp.sum(played.reward, axis=0)[None],
             learned=active[None],
             fit=jax.tree.map(lambda leaf: leaf[None], fit),
-            failing=jax.tree.map(lambda leaf: leaf[None], failing(batch, played)),
         )
         return _with_snapshots(task, learner, run, after, count), log
 
