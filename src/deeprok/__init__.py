@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from deeprok.evaluation.calibration import Calibration, calibrate
     from deeprok.evaluation.export import export
     from deeprok.evaluation.grid import evaluate
+    from deeprok.evaluation.guard import Guard, GuardCheck
     from deeprok.evaluation.result import Evaluation
     from deeprok.evaluation.screening.result import Screening
     from deeprok.evaluation.screening.screen import screen
@@ -40,6 +41,8 @@ __all__ = [
     "Evaluation",
     "Finding",
     "GradientConfig",
+    "Guard",
+    "GuardCheck",
     "Identified",
     "KalmanConfig",
     "Log",
@@ -72,6 +75,8 @@ _MODULES = {
     "Evaluation": "evaluation.result",
     "Finding": "environments.checks",
     "GradientConfig": "estimators",
+    "Guard": "evaluation.guard",
+    "GuardCheck": "evaluation.guard",
     "Identified": "identification.result",
     "KalmanConfig": "estimators",
     "Log": "identification.log",
