@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -427,3 +429,22 @@ def test_the_simulated_system_is_that_of_the_likelihood() -> None:
     assert np.std(np.asarray(outcome.state)) == pytest.approx(0.3, rel=0.05)
     assert np.std(np.asarray(outcome.obs - outcome.state)) == pytest.approx(0.4, rel=0.05)
     assert np.mean(np.asarray(outcome.obs)) == pytest.approx(1.0, abs=0.05)
+
+
+# --- what was measured ----------------------------------------------------------------------------------------------
+
+
+def test_the_page_has_what_was_measured() -> None:
+    root = Path(__file__).parents[1]
+    spec = spec_from_file_location("guard_benchmark", root / "benchmarks" / "guard.py")
+    assert spec
+    assert spec.loader
+    benchmark = module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    stored = json.loads((root / "benchmarks" / "guard.json").read_text())
+    assert benchmark.tables(stored) in (root / "docs" / "how-to" / "guard.md").read_text()
+    assert list(stored["rows"]) == [task.env for task in benchmark.TASKS]
+    for row in stored["rows"].values():
+        assert row["deployments"] >= 200
+        likely = stats.binomtest(row["alarms"], row["deployments"], stored["false_alarm"], alternative="greater")
+        assert likely.pvalue > 0.01

@@ -27,6 +27,7 @@ SLOW = (
     "disturbances",
     "estimator",
     "first-policy",
+    "guard",
     "identify",
     "memory",
     "read-results",

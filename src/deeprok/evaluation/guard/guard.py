@@ -40,7 +40,8 @@ class GuardCheck:
     alarm: bool
     """Whether the system has left the box. An alarm stays until `reset(forget=True)`."""
     parameters: float
-    """Evidence from what was predicted: how many times as likely the past is outside the box than inside."""
+    """Evidence from what was predicted: how many times as likely the past is outside the box than inside. Below the
+    threshold it is an upper bound."""
     uncertainty: float | None
     """Evidence from the standard deviation of Q; None if the run has no posterior over Q."""
     threshold: float
