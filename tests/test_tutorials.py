@@ -28,6 +28,7 @@ SLOW = (
     "estimator",
     "first-policy",
     "from-log-to-machine",
+    "guard",
     "identify",
     "memory",
     "read-results",

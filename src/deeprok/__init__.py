@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from deeprok.evaluation.comparison.result import Comparison
     from deeprok.evaluation.export import export
     from deeprok.evaluation.grid import evaluate
+    from deeprok.evaluation.guard import Guard, GuardCheck
     from deeprok.evaluation.render.render import render
     from deeprok.evaluation.result import Evaluation
     from deeprok.evaluation.screening.result import Screening
@@ -44,6 +45,8 @@ __all__ = [
     "Evaluation",
     "Finding",
     "GradientConfig",
+    "Guard",
+    "GuardCheck",
     "Identified",
     "KalmanConfig",
     "Log",
@@ -79,6 +82,8 @@ _MODULES = {
     "Evaluation": "evaluation.result",
     "Finding": "environments.checks",
     "GradientConfig": "estimators",
+    "Guard": "evaluation.guard",
+    "GuardCheck": "evaluation.guard",
     "Identified": "identification.result",
     "KalmanConfig": "estimators",
     "Log": "identification.log",

@@ -17,7 +17,10 @@ from deeprok.core.errors import DeeprokError, shown, unknown
 from deeprok.environments import Past
 from deeprok.environments.base import AnyEnvironment
 from deeprok.evaluation import stored
+from deeprok.evaluation.guard import Guard, make_guard
+from deeprok.evaluation.guard.noise import GivenNoise
 from deeprok.evaluation.result import Evaluation
+from deeprok.identification.result import Identified
 from deeprok.runs import folder as runs
 from deeprok.runs import metrics
 from deeprok.runs.folder import KEEPS, Keep
@@ -250,6 +253,33 @@ class Run(os.PathLike[str]):
         """
         files = stored.stored_files([self.folder])
         return {stored.label_of(file): stored.read_stored([self.folder], file) for file in files}
+
+    def guard(
+        self,
+        false_alarm: float = 0.01,
+        *,
+        noise: GivenNoise | None = None,
+        identified: str | os.PathLike[str] | Identified | None = None,
+        per: int | None = None,
+    ) -> Guard:
+        """A guard that watches the real system, and says when it has left the box that the policy was trained for.
+
+        Args:
+          false_alarm: the probability that there is ever an alarm while the system is in the box.
+          noise: standard deviations of the sensors' noise, one for each observation; or {"sensor": …, "process": …}, of
+            which the latter is what the system itself adds in each step.
+          identified: what `deeprok.identify` has found, or its file, for the noise. Without both a noise is assumed,
+            which `Guard.assumes` tells.
+          per: steps after which the evidence begins anew, so that `false_alarm` is the probability of an alarm in so
+            many steps; None for the whole deployment.
+
+        Example:
+          >>> guard = run.guard(identified="identified.json")
+          >>> guard.check(obs, action, next_obs).alarm
+          False
+        """
+        values = self._agent.q if self._agent.sample else None
+        return make_guard(self.settings, self.env, self._agent.greedy, values, false_alarm, noise, identified, per)
 
     def _batch(self, obs: Any, size: int) -> tuple[jax.Array, bool]:
         """Observations [E, size] in the run's precision, and whether there was but one."""

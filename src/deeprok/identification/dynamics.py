@@ -74,12 +74,13 @@ class Dynamics(NamedTuple):
         return functools.partial(self.predict, draws=_FEW_DRAWS)
 
 
-def make_dynamics(env: Environment, names: tuple[str, ...]) -> Dynamics:
+def make_dynamics(env: Environment, names: tuple[str, ...], what: str = "identify") -> Dynamics:
     """The dynamics of an environment whose observations determine its state; raises if they do not.
 
     Args:
       env: the environment.
       names: the parameters that are arguments.
+      what: what needs them, for the message.
     """
     numbers = {field.name: float(getattr(env.nominal, field.name)) for field in dataclasses.fields(env.nominal)}
     nominal = dataclasses.replace(env.nominal, **numbers)
@@ -88,7 +89,7 @@ def make_dynamics(env: Environment, names: tuple[str, ...]) -> Dynamics:
     if random is None:
         wrong = "what its state_of makes of an observation" if env.state_of else "its observation"
         raise DeeprokError(
-            f"env is '{env.name}', and {wrong} is not its state; identify needs Environment(…, state_of=…), the state "
+            f"env is '{env.name}', and {wrong} is not its state; {what} needs Environment(…, state_of=…), the state "
             "that an observation stands for, and can't be used where part of the state is not seen"
         )
     return Dynamics(env.step, state_of, nominal, names, scale, random)

@@ -71,7 +71,7 @@ def climb(at: Callable[[np.ndarray], Point], start: np.ndarray, bounds: Bounds, 
       bounds: where to search.
       held: indices of x that stay as they are.
     """
-    here, damping = at(np.clip(start, bounds.low, bounds.high)), 1e-3
+    here, damping, rejected = at(np.clip(start, bounds.low, bounds.high)), 1e-3, False
     for _ in range(_MOST_STEPS):
         x, (_, gradient, information) = here
         outwards = ((x <= bounds.low) & (gradient < 0)) | ((x >= bounds.high) & (gradient > 0))
@@ -80,7 +80,7 @@ def climb(at: Callable[[np.ndarray], Point], start: np.ndarray, bounds: Bounds, 
         scale = np.where(np.diag(curvature) > 0, np.diag(curvature), 1.0)
         step = np.linalg.solve(curvature + np.diag(damping * scale), slope)
         if not len(free) or slope @ step < 2 * _GAIN:
-            if damping <= 1e-3:
+            if damping <= 1e-3 or rejected:  # with less damping it was tried, and gained nothing
                 break
             damping /= 10
             continue
@@ -88,9 +88,9 @@ def climb(at: Callable[[np.ndarray], Point], start: np.ndarray, bounds: Bounds, 
         there[free] = np.clip(x[free] + step, bounds.low[free], bounds.high[free])
         tried = at(there)
         if tried.score.log_likelihood > here.score.log_likelihood:  # false if it is not a number
-            here, damping = tried, max(damping / 10, 1e-9)
+            here, damping, rejected = tried, max(damping / 10, 1e-9), False
         else:
-            damping *= 10
+            damping, rejected = 10 * damping, True
             if damping > 1e12:
                 break
     return here

@@ -205,7 +205,7 @@ def _search(env: AnyEnvironment, names: tuple[str, ...], log: Log) -> tuple[Unkn
             f"data has {log.steps} steps; {len(names)} parameters and the noises of {len(env.observation_scale)} "
             f"observations need {-(-_STEPS_EACH * count // len(env.observation_scale))} at least"
         )
-    ends = np.array([_ends(env, name, positive) for name, positive in zip(names, unknowns.positive, strict=True)])
+    ends = np.array([search_ends(env, name, positive) for name, positive in zip(names, unknowns.positive, strict=True)])
     noise_low, noise_high = unknowns.noise_ends()
     bounds = Bounds(np.concatenate([ends[:, 0], noise_low]), np.concatenate([ends[:, 1], noise_high]))
     nominal = np.array([float(getattr(env.nominal, name)) for name in names])
@@ -287,7 +287,7 @@ def _inexact(wrong: np.ndarray) -> list[str]:
     ]
 
 
-def _ends(env: AnyEnvironment, name: str, positive: bool) -> tuple[float, float]:
+def search_ends(env: AnyEnvironment, name: str, positive: bool) -> tuple[float, float]:
     """Between which values a parameter is searched, as x has them: its range, widened by its own width."""
     nominal = float(getattr(env.nominal, name))
     if name in env.box:

@@ -109,6 +109,48 @@ class Unknowns(NamedTuple):
         return low, low * (_MOST / _LEAST) ** 2
 
 
+class Belief(NamedTuple):
+    """What is known of the true observation z(t), given those seen up to t."""
+
+    mean: jax.Array  # [D]
+    covariance: jax.Array  # [D, D]
+
+
+def filter_step(
+    predict: Predict,
+    theta: jax.Array,
+    noise: Noise,
+    before: Belief,
+    obs: jax.Array,
+    action: jax.Array,
+    own: Any,
+) -> tuple[Belief, Innovations]:
+    """One step of the extended Kalman filter: what is known after it, and the innovations [D] of it.
+
+    Sensor noise is independent, so that the D numbers of an observation are taken in one by one, without a matrix to
+    invert.
+
+    Args:
+      predict: F with its slope, and the environment's own spread.
+      theta: θ [N].
+      noise: Q and R, their diagonals.
+      before: what is known of z(t).
+      obs: y(t+1) [D].
+      action: a(t) [] or [A].
+      own: what the step has for its prediction.
+    """
+    ahead = predict(theta, before.mean, action, own)
+    m, P = ahead.mean, ahead.slope @ before.covariance @ ahead.slope.T + ahead.spread + jnp.diag(noise.process)
+    value, variance = [], []
+    for i in range(obs.shape[-1]):
+        e, s = obs[i] - m[i], P[i, i] + noise.sensor[i]
+        gain = P[:, i] / s
+        m, P = m + gain * e, P - s * jnp.outer(gain, gain)
+        value.append(e)
+        variance.append(s)
+    return Belief(m, P), Innovations(jnp.stack(value), jnp.stack(variance))
+
+
 def filter_episode(
     predict: Predict,
     theta: jax.Array,
@@ -120,9 +162,6 @@ def filter_episode(
 ) -> Innovations:
     """The extended Kalman filter over an episode, which begins with what the first observation tells.
 
-    Sensor noise is independent, so that the D numbers of an observation are taken in one by one, without a matrix to
-    invert.
-
     Args:
       predict: F with its slope, and the environment's own spread.
       theta: θ [N].
@@ -133,23 +172,15 @@ def filter_episode(
       own: [T] what each step has for its prediction.
     """
 
-    def step(carry: Any, now: Any) -> tuple[Any, Innovations]:
-        m, P = carry  # mean [D] and covariance [D, D] of z(t), given y up to t
+    def step(before: Belief, now: Any) -> tuple[Belief, Innovations]:
         y, a, its_own, alive = now
-        ahead = predict(theta, m, a, its_own)
-        new_m, new_P = ahead.mean, ahead.slope @ P @ ahead.slope.T + ahead.spread + jnp.diag(noise.process)
-        value, variance = [], []
-        for i in range(obs.shape[-1]):
-            e, s = y[i] - new_m[i], new_P[i, i] + noise.sensor[i]
-            gain = new_P[:, i] / s
-            new_m, new_P = new_m + gain * e, new_P - s * jnp.outer(gain, gain)
-            value.append(jnp.where(alive, e, 0.0))
-            variance.append(jnp.where(alive, s, 1.0))
-        following = (jnp.where(alive, new_m, m), jnp.where(alive, new_P, P))
-        return following, Innovations(jnp.stack(value), jnp.stack(variance))
+        after, (e, s) = filter_step(predict, theta, noise, before, y, a, its_own)
+        following = jax.tree.map(lambda new, old: jnp.where(alive, new, old), after, before)
+        return following, Innovations(jnp.where(alive, e, 0.0), jnp.where(alive, s, 1.0))
 
     alive = jnp.arange(action.shape[0]) < length
-    return jax.lax.scan(step, (obs[0], jnp.diag(noise.sensor)), (obs[1:], action, own, alive))[1]
+    first = Belief(obs[0], jnp.diag(noise.sensor))
+    return jax.lax.scan(step, first, (obs[1:], action, own, alive))[1]
 
 
 def as_data(log: Log, tables: Table | None = None) -> Data:

@@ -1,0 +1,13 @@
+"""A guard for a deployed policy: it watches the real system, and says when that has left the box.
+
+Modules:
+  guard: what users hold.
+  models: the likelihood of what was seen, under models of the box and under others.
+  evidence: a test that may be looked at after every step.
+  uncertainty: how uncertain the Q-values are in the box.
+  noise: the noise that is assumed.
+"""
+
+from deeprok.evaluation.guard.guard import Guard, GuardCheck, make_guard
+
+__all__ = ["Guard", "GuardCheck", "make_guard"]
