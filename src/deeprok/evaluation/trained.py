@@ -272,11 +272,6 @@ class Run(os.PathLike[str]):
             which `Guard.assumes` tells.
           per: steps after which the evidence begins anew, so that `false_alarm` is the probability of an alarm in so
             many steps; None for the whole deployment.
-
-        Example:
-          >>> guard = run.guard(identified="identified.json")
-          >>> guard.check(obs, action, next_obs).alarm
-          False
         """
         values = self._agent.q if self._agent.sample else None
         return make_guard(self.settings, self.env, self._agent.greedy, values, false_alarm, noise, identified, per)
