@@ -17,7 +17,7 @@ from deeprok.core.errors import DeeprokError
 from deeprok.environments import ENVIRONMENTS, Access, HostEnvironment, from_gymnasium
 from deeprok.environments.cartpole import cartpole
 from deeprok.environments.host import model_of
-from deeprok.environments.spaces import Interval
+from deeprok.environments.simulation import random_action
 from deeprok.identification.dynamics import make_dynamics
 from deeprok.identification.identify import identify
 from deeprok.identification.likelihood import Unknowns, as_data, innovations_of
@@ -92,12 +92,7 @@ def random_log(name: str, model: dict[str, float], episodes: int, steps: int, se
     for episode in range(episodes):
         obs, ended, t = simulator.reset(episode, model_of(env, model)), False, 0
         while not ended and t < steps:
-            actions = env.actions
-            action = (
-                draws.uniform(actions.low, actions.high)
-                if isinstance(actions, Interval)
-                else int(draws.integers(len(actions)))
-            )
+            action = random_action(env.actions, draws)
             for column, value in zip(columns.values(), (episode, t, action, obs), strict=True):
                 column.append(value)
             outcome = simulator.step(action)

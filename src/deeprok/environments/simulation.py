@@ -338,7 +338,7 @@ def not_restored(simulation: Simulation, actions: ActionSpace) -> str:
     try:
         simulation.reset(0, {})
         for _ in range(_TRIED_STEPS):
-            action = _random_action(actions, draws)
+            action = random_action(actions, draws)
             tried = simulation.answer(action, [{}, {}])
             taken = simulation.step(action)
             for outcome in tried:
@@ -353,7 +353,8 @@ def not_restored(simulation: Simulation, actions: ActionSpace) -> str:
     return ""
 
 
-def _random_action(actions: ActionSpace, draws: np.random.Generator) -> Any:
+def random_action(actions: ActionSpace, draws: np.random.Generator) -> Any:
+    """An action that is as likely as any other."""
     if isinstance(actions, Interval):
         return draws.uniform(actions.low, actions.high)
     return int(draws.integers(len(actions)))

@@ -18,7 +18,7 @@ from scipy.stats import qmc
 
 from deeprok.core.errors import DeeprokError
 from deeprok.environments.host import HostEnvironment, asked, model_of
-from deeprok.environments.spaces import Interval
+from deeprok.environments.simulation import random_action
 from deeprok.identification.dynamics import Prediction
 from deeprok.identification.log import Log
 
@@ -207,12 +207,7 @@ def check_simulator(env: HostEnvironment) -> None:
     model = {name: np.array([float(getattr(env.nominal, name))])}
     obs = one.simulator.reset(0, model_of(env, {}))
     for _ in range(_CHECKED_STEPS):
-        actions = env.actions
-        action = (
-            draws.uniform(actions.low, actions.high)
-            if isinstance(actions, Interval)
-            else int(draws.integers(len(actions)))
-        )
+        action = random_action(env.actions, draws)
         direct = asked(one.simulator.outcomes, action, model).obs
         placed, again = other.answers(obs, action, model), third.answers(obs, action, model)
         if np.any(np.abs(placed - again) > margin):
