@@ -86,8 +86,8 @@ def test_a_file_is_what_arrays_are(tmp_path_factory: pytest.TempPathFactory, fou
     assert (log.states, log.actions) == (same.states, same.actions)
     for field in ("state", "action", "successor", "count", "reward"):
         np.testing.assert_array_equal(getattr(log, field), getattr(same, field))
-    assert [log.states[i] for i in log.state] == list(s)
-    assert [log.actions[i] for i in log.action] == list(a)
+    assert [str(log.states[i]) for i in log.state] == list(s)
+    assert [str(log.actions[i]) for i in log.action] == list(a)
 
 
 HEADER = "state,action,next_state,reward,count\n"

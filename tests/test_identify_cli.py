@@ -104,4 +104,3 @@ def test_mistakes_are_one_sentence(folder: Path, capsys: pytest.CaptureFixture[s
     assert said == "out is found.txt; it must be a file that ends with .json"
     assert "there is no folder" in refused([*identify, "--out", str(tmp_path / "no" / "found.json")], capsys)
     assert refused(["identify", "--env", "cartpole"], capsys).startswith("--data must be given")
-    assert "a stateful simulator" in refused([*identify[:2], "CartPole-v1", *identify[3:]], capsys)

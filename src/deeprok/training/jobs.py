@@ -115,14 +115,20 @@ def extend(folders: Sequence[Path], episodes: int | None = None, steps: int | No
       steps: environment steps to train for; given alone, it replaces a limit of episodes.
     """
     given = {name: value for name, value in (("episodes", episodes), ("steps", steps)) if value is not None}
+    _with_budget(folders, given)  # before a lock is left in a folder that is not changed
     with runs.hold(folders):
-        changed = {folder: runs.read_config(folder).replace(**given) for folder in folders}
-        changed = {folder: config for folder, config in changed.items() if config != runs.read_config(folder)}
-        for folder, config in changed.items():
-            _check_longer(folder, config)
         # A kill on the way leaves some with the old budget, which the same call then changes.
-        for folder, config in changed.items():
+        for folder, config in _with_budget(folders, given).items():
             write_atomically(folder / runs.CONFIG, config.to_json().encode())
+
+
+def _with_budget(folders: Sequence[Path], given: Mapping[str, int]) -> dict[Path, Config]:
+    """The settings of those runs that have another budget; raises unless they can be trained on with this one."""
+    changed = {folder: runs.read_config(folder).replace(**given) for folder in folders}
+    changed = {folder: config for folder, config in changed.items() if config != runs.read_config(folder)}
+    for folder, config in changed.items():
+        _check_longer(folder, config)
+    return changed
 
 
 def _check_longer(folder: Path, config: Config) -> None:
