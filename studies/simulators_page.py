@@ -147,11 +147,11 @@ def _with(value: Estimate) -> str:
 
 
 def _time(found: Found, env: str, name: str) -> str:
-    """Median seconds of training relative to the nominal agent's."""
+    """Median seconds of training relative to the nominal agent's; a row without was not timed beside it."""
     seconds = {
-        of: [seed["seconds"] for seed in found["rows"][env][of]["seeds"].values()]
+        of: [seed["seconds"] for seed in its]
         for of in (name, "nominal")
-        if measured(found, env, of) and of != "random"
+        if (its := found["rows"][env][of]["seeds"].values()) and all("seconds" in seed for seed in its)
     }
     return (
         f"{np.median(seconds[name]) / np.median(seconds['nominal']):.1f}" if {name, "nominal"} <= set(seconds) else "–"
@@ -225,10 +225,7 @@ def effort(found: Found) -> str:
     """How long training and testing took in all."""
     seeds = [seed for rows in found["rows"].values() for its in rows.values() for seed in its["seeds"].values()]
     training, testing = (sum(seed.get(name, 0.0) for seed in seeds) / 3600 for name in ("seconds", "tested"))
-    return (
-        f"Training took {training:.1f} hours of one core and the tests {testing:.1f}, so that two cores are busy for "
-        f"{(training + testing) / 2:.1f} hours."
-    )
+    return f"Where the time was taken, training took {training:.1f} hours of one core and the tests {testing:.1f}."
 
 
 def _stable_baselines(found: Found) -> str:
@@ -272,10 +269,10 @@ A dot is a seed, a bar the mean over seeds with its 95 % interval. The dotted li
 
 *Success* and *mean return*: over all cells of a grid of 5 values of each uncertain parameter, with both ends of its
 range. *Worst cell*: the return in the cell where it is lowest. *CVaR₁₀*: over the worst tenth of the cells. *Time*:
-of training with its trials, by the clock, as a multiple of the nominal agent's; medians over seeds. Numbers are means
-over seeds, with Student's 95 % intervals. There is no exploration in the tests. An agent is called better or worse than
-another where the 95 % bootstrap interval of the probability that a seed of it has the better worst cell excludes 50 %.
-{_chance(found)}
+of training with its trials, by the clock, as a multiple of the nominal agent's; medians over seeds, and – where the two
+were not trained under the same conditions. Numbers are means over seeds, with Student's 95 % intervals. There is no
+exploration in the tests. An agent is called better or worse than another where the 95 % bootstrap interval of the
+probability that a seed of it has the better worst cell excludes 50 %. {_chance(found)}
 
 {tables}
 
