@@ -448,3 +448,15 @@ def test_the_page_has_what_was_measured() -> None:
         assert row["deployments"] >= 200
         likely = stats.binomtest(row["alarms"], row["deployments"], stored["false_alarm"], alternative="greater")
         assert likely.pvalue > 0.01
+
+
+@pytest.mark.parametrize(("box", "around"), [((0.89, 0.91), (0.45, 1.35)), ((0.4, 0.8), (0.04, 1.2))])
+def test_models_around_a_narrow_range_are_far_from_it(box: tuple[float, float], around: tuple[float, float]) -> None:
+    """As far as the range is wide, or half of its middle; but a tenth of its lower end at least."""
+    with jax.enable_x64(True):
+        watched = models.watch(cartpole(), {"pole_length": box}, Noise((0.01,) * 4, (0.01,) * 4))
+    low, high = np.exp(watched.around.low[0]), np.exp(watched.around.high[0])
+    assert (low, high) == pytest.approx(around, rel=0.2)
+    outside = np.exp(watched.first.x[~watched.inside(watched.first.x)])
+    assert outside.min() < 0.7 * box[0]
+    assert outside.max() > 1.2 * box[1]

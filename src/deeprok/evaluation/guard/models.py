@@ -46,6 +46,8 @@ _SCALES = np.array([1.0, NOISE_UP_TO, 3.0, 8.0, 30.0])
 _LARGER = _SCALES > NOISE_UP_TO
 #: The share of the alternatives' weight that a found model gets, and that the first weights get back in a new segment.
 _SHARE, _FORGOTTEN = 0.25, 0.1
+#: Models around a range go as far from it as it is wide, or as this share of its middle.
+_LEAST_WIDTH = 1 / 3
 
 
 class Bank(NamedTuple):
@@ -119,7 +121,7 @@ def watch(env: Environment, box: dict[str, tuple[float, float]], noise: Noise) -
     def as_x(theta: np.ndarray) -> np.ndarray:
         return np.array([np.log(t) if p else t for t, p in zip(theta, positive, strict=True)])
 
-    wide = env._replace(box={name: ends for name, ends in box.items() if ends[0] < ends[1]})
+    wide = env._replace(box={name: _not_narrow(*ends) for name, ends in box.items() if ends[0] < ends[1]})
     ends = np.array([search_ends(wide, name, each) for name, each in zip(names, positive, strict=True)])
     low, high = (as_x(np.array([box[name][end] for name in names])) for end in (0, 1))
     inner, outer = Bounds(low, high), Bounds(np.minimum(ends[:, 0], low), np.maximum(ends[:, 1], high))
@@ -141,6 +143,13 @@ def watch(env: Environment, box: dict[str, tuple[float, float]], noise: Noise) -
         weight=_first_weights(kinds),
     )
     return Watched(unknowns, inner, outer, noises, first)
+
+
+def _not_narrow(low: float, high: float) -> tuple[float, float]:
+    """A range, or one around it: what lies around a range that a log has made narrow may be far from it."""
+    middle = (low + high) / 2
+    half = max(high - low, _LEAST_WIDTH * abs(middle)) / 2
+    return middle - half, middle + half
 
 
 def _inside(box: Bounds, x: np.ndarray) -> np.ndarray:
