@@ -413,7 +413,6 @@ def test_the_command(
 
 
 def test_frames_have_a_row_for_each_agent_and_cell() -> None:
-    pytest.importorskip("pandas")
     rng = np.random.default_rng(8)
     made = [agent(label, some_returns(rng, 2, 0.5)) for label in ("a", "b")]
     frame = comparison(*made).to_frame()

@@ -149,7 +149,6 @@ def _but_for_snapshots(one: Path, other: Path) -> None:
 
 
 def test_a_simulator_goes_on_within_a_chunk(tmp_path: Path) -> None:
-    pytest.importorskip("gymnasium")
     small = SMALL | dict(env="CartPole-v1", episodes=4, train_every=2, chunk_steps=60)
     config = make_config("ddqn", "tuned", **{name: value for name, value in small.items() if name != "models"})
     (longer,) = trained(tmp_path / "long", config.replace(episodes=7), (0,))

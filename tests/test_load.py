@@ -278,7 +278,6 @@ def test_frames(kalman: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_real_frames(kalman: Run) -> None:
-    pytest.importorskip("pandas")
     frame = kalman.metrics.to_frame()
     assert frame["steps"].tolist() == kalman.metrics["steps"].tolist()
     assert frame["loss"].dtype == float
