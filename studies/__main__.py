@@ -18,6 +18,7 @@ from deeprok.cli import streams
 from studies import (
     actor_critics,
     calibration,
+    claims_page,
     critic,
     deep_sea,
     defaults,
@@ -101,6 +102,7 @@ if __name__ == "__main__":
             if numbers_file(study, DOCS).exists():  # one that is not measured yet has no page
                 write_page(study, DOCS)
                 print(DOCS / f"{study.name}.md")
+        print(claims_page.write(DOCS))
         sys.exit()
     from deeprok.cli.main import main
 
