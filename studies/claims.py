@@ -21,6 +21,8 @@ YES, NO, OPEN = "yes", "no", "inconclusive"
 # Where all seeds are equal an interval has no width, and its ends are as exact as sums of floats are.
 _ROUNDING = 1e-9
 
+#: What is to be as good as something else may have this much less success.
+LOSS = 0.01
 #: Of Fisher's exact test.
 LEVEL = 0.05
 #: An agent whose mean success is below this has not learned the task.
@@ -43,7 +45,7 @@ PLACES = {
 #: What rows are called in sentences, where their titles do not fit.
 _CALLED = {
     "ddqn_dr": "randomised Double-DQN",
-    "deep_rok_joint": "joint",
+    "deep_rok_joint": "joint update",
     "deep_rok_vote": "vote",
     "pg": "plain",
     "robust_pg": "robust",

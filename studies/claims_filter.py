@@ -10,6 +10,7 @@ from studies import calibration_page, critic_page, deep_sea_page
 from studies.claims import (
     BENCH,
     LEARNED,
+    LOSS,
     PLACES,
     Claim,
     Source,
@@ -32,7 +33,7 @@ from studies.claims import (
 )
 from studies.results import needed
 from studies.statistics import Estimate, difference, estimate, mean_of, probability_of_improvement
-from studies.tables import title, with_interval
+from studies.tables import episodes_needed, title, with_interval
 
 #: A filter's update is to take no more than this many times Adam's.
 _TIMES_ADAM = 10.0
@@ -64,12 +65,20 @@ def theory(stored: Stored) -> Iterator[Claim]:
         "–",
         tests,
     )
+    for rows, question in (
+        (stored.results["studies"]["paper"], "Is the joint update better with the paper's noises?"),
+        (stored.results["agents"], "… with tuned ones?"),
+    ):
+        yield compared(question, rows, "deep_rok_joint", "deep_rok", paper_source(stored))
+    rows = stored.kalman["tables"]["structures"]
     yield compared(
-        "Is the joint update better than the averaged one on Cart-Pole?",
-        stored.results["agents"],
-        "deep_rok_joint",
-        "deep_rok",
-        paper_source(stored),
+        "Is a diagonal covariance as good as the full one (at most a point worse)?",
+        rows,
+        "diagonal",
+        "full",
+        kalman_source(stored, "#structures-of-the-covariance"),
+        bar=-LOSS,
+        more=f"Episodes needed: {' and '.join(episodes_needed(rows[name]) for name in ('diagonal', 'full'))}.",
     )
     own, added = (_ratios(stored, noise) for noise in ("noise ηP", "noise added"))
     yield Claim(

@@ -9,6 +9,7 @@ import numpy as np
 from studies import defaults_page, robustness_page
 from studies.claims import (
     LEARNED,
+    LOSS,
     NO,
     OPEN,
     PLACES,
@@ -37,9 +38,6 @@ from studies.claims import (
 )
 from studies.statistics import Estimate, difference
 from studies.tables import Lines
-
-#: A robust agent's mean is to lose no more than this against the preset `tuned`, and a vote against the mean weights.
-_LOSS = 0.01
 
 # --- the paper's agents -------------------------------------------------------------------------------
 
@@ -74,7 +72,7 @@ def paper_agents(stored: Stored, preset: str) -> Iterator[Claim]:
         "deep_rok_vote",
         "deep_rok",
         source,
-        bar=-_LOSS,
+        bar=-LOSS,
         more="The width of this posterior was chosen for it." if preset == "tuned" else "",
     )
 
@@ -383,7 +381,7 @@ def without_tuning(stored: Stored) -> Iterator[Claim]:
         gap = difference(own, tuned["success"][agent])
         yield Claim(
             f"Does {called(agent)} lose at most one point against `tuned` on Cart-Pole?",
-            met(gap.value >= -_LOSS),
+            met(gap.value >= -LOSS),
             f"{percent(float(np.mean(own)))} and {percent(float(np.mean(tuned['success'][agent])))} success on the "
             f"paper's grid: {apart_by(gap)} points.",
             seeds_of(own, tuned["success"][agent]),
