@@ -127,6 +127,8 @@ def met(reached: bool) -> str:
 def over(verdicts: Iterable[str]) -> str:
     """The verdicts of several cases in a phrase."""
     every = list(verdicts)
+    if not every:
+        return "not measured yet"
     counts = {word: every.count(word) for word in (YES, NO, OPEN)}
     parts = [f"{word} on {count}" for word, count in counts.items() if count]
     parts[0] += f" of {len(every)}"

@@ -94,7 +94,7 @@ def beyond_the_box(stored: Stored) -> Iterator[Claim]:
         yield Claim(
             question,
             apart(found[first], found[second]),
-            f"{', '.join(said)}; interquartile means.",
+            f"{', '.join(said)}; interquartile means. Largest gap of {len(stored.results['conditions'])} conditions.",
             str(rows[first]["seeds"]),
             paper_source(stored, "#beyond-the-box"),
         )
@@ -141,10 +141,15 @@ def worst_case_table(stored: Stored) -> Lines:
     return lines
 
 
+def ends_of_shares(stored: Stored, env: str) -> tuple[float, float]:
+    """The returns in the worst cell that are a share of 0 and of 1: random play's and the planner's."""
+    known = stored.defaults["references"][env][f"{stored.defaults['epsilons'][0]:g}"]
+    return known["random"]["worst_cell"], known["worst_case"]["worst_cell"]
+
+
 def put(stored: Stored) -> str:
     """A sentence on why shares are so large on the American put."""
-    known = stored.defaults["references"]["market"][f"{stored.defaults['epsilons'][0]:g}"]
-    random, planned = (known[name]["worst_cell"] for name in ("random", "worst_case"))
+    random, planned = ends_of_shares(stored, "market")
     return (
         f"On the American put the planner earns only {planned - random:.2f} more than random play ({planned:.2f} and "
         f"{random:.2f}), so shares are large there."
@@ -209,7 +214,7 @@ def _against(stored: Stored, first: str, second: str, envs: Sequence[str] | None
     found = stored.robustness
     return {
         env: difference(*(robustness_page.share(found, env, name) for name in (first, second)))
-        for env in envs or robustness_page.environments(found)
+        for env in (robustness_page.environments(found) if envs is None else envs)
         if all(robustness_page.measured(found, env, name) for name in (first, second))
     }
 
@@ -231,20 +236,20 @@ def exam_error(stored: Stored, env: str) -> tuple[float, float]:
     epsilon = f"{found['epsilons'][0]:g}"
     known = found["references"][env][epsilon]
     width = known["worst_case"]["worst_cell"] - known["random"]["worst_cell"]
-    rows = [its for name, its in found["rows"][env].items() if name in SETS]
+    rows = [its for name, its in found["rows"][env].items() if name in _SETS]
     errors = [seed[epsilon]["worst_cell_error"] / width for its in rows for seed in its["seeds"].values()]
     return min(errors), max(errors)
 
 
 #: The ambiguity sets of the study of robustness; the first is the default.
-SETS = ("cvar", "minimum", "minimum_late", "kl", "wasserstein")
+_SETS = ("cvar", "minimum", "minimum_late", "kl", "wasserstein")
 
 
 def robust_targets(stored: Stored) -> Iterator[Claim]:
     """Questions about the worst case that the paper leaves."""
     found, source = stored.robustness, _robustness_source(stored)
     seeds = _robustness_seeds(stored, "cvar")
-    sets = {(name, env): gap for name in SETS[1:] for env, gap in _against(stored, name, SETS[0]).items()}
+    sets = {(name, env): gap for name in _SETS[1:] for env, gap in _against(stored, name, _SETS[0]).items()}
     surely = [
         f"{robustness_page.title_of(found, name)} on {PLACES[env]}, {apart_by(gap, digits=0)} points"
         for (name, env), gap in sets.items()
@@ -311,7 +316,8 @@ def _policy_gradients(stored: Stored) -> Iterator[Claim]:
         for env in robustness_page.environments(found)
     }
     learned = [env for env in best if best[env] >= LEARNED]
-    without = places([env for env in best if env not in learned])
+    failed = [env for env in best if env not in learned]
+    more = f" On {places(failed)} no policy gradient learned the task in as many steps." if failed else ""
     for name, words in (
         ("epopt", "EPOpt, whose nature chooses a model for an episode"),
         ("robust_pg", "An adversary and a KL ball"),
@@ -321,7 +327,7 @@ def _policy_gradients(stored: Stored) -> Iterator[Claim]:
             f"{words}: better than a policy gradient on random models?",
             over(verdict(gap) for gap in each.values()),
             f"Worst model: {_worst(stored, 'market', name, 'pg')} on the put, {_worst(stored, 'ferry', name, 'pg')} on "
-            f"the ferry. On {without} no policy gradient learned the task in as many steps.",
+            f"the ferry.{more}",
             _robustness_seeds(stored, name),
             _robustness_source(stored),
         )
@@ -370,8 +376,9 @@ def without_tuning(stored: Stored) -> Iterator[Claim]:
         yield Claim(
             f"Does the mean of {called(agent)} reach {percent(defaults_page.BAR, 0)} of the planner's worst model?",
             f"on {count_of(list(by_mean[first].values()))}",
-            f"Not on {places(missed)}. Without random actions on {count_of(list(by_mean[last].values()))}. Single "
-            f"runs: {count_of(runs[first])} with them, {count_of(runs[last])} without.",
+            f"{f'Not on {places(missed)}. ' if missed else ''}Without random actions on "
+            f"{count_of(list(by_mean[last].values()))}. Single runs: {count_of(runs[first])} with them, "
+            f"{count_of(runs[last])} without.",
             str(len(reached(stored, agent, first)["ferry"])),
             source,
         )

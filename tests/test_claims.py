@@ -79,6 +79,7 @@ def test_several_verdicts_are_counted() -> None:
     assert over([YES, OPEN, OPEN]) == "yes on 1 of 3, inconclusive on 2"
     assert over([NO, YES]) == "yes on 1 of 2, no on 1"
     assert over([OPEN, OPEN]) == "inconclusive on 2 of 2"
+    assert over([]) == "not measured yet"
 
 
 def test_differences_are_written_with_signs_but_for_zero() -> None:
@@ -105,6 +106,18 @@ def test_verdicts_follow_the_numbers(stored: Stored) -> None:
     before, after = (next(claims_targets.worst_case(its)).verdict for its in (stored, changed))
     assert before.startswith("yes on 2 of 9")
     assert after.startswith("yes on 1 of 9, no on 1")
+
+
+def test_page_can_be_written_where_every_aim_is_met(stored: Stored) -> None:
+    defaults = copy.deepcopy(stored.defaults)
+    for known in defaults["references"].values():
+        for its in known.values():
+            worst = its["random"]["worst_cell"]
+            # Random play far below all agents, and the planner just above it.
+            its["random"]["worst_cell"], its["worst_case"]["worst_cell"] = worst - 1e6, worst - 1e6 + 1.0
+    changed = stored._replace(defaults=defaults)
+    assert [one.verdict for one in claims_targets.without_tuning(changed)][:4] == ["on 9 of 9"] * 4
+    assert "reaches its aim on 9 of 9 environments" in " ".join(claims_page.page(changed).split())
 
 
 def table_row(stored: Stored, place: str) -> list[str]:
