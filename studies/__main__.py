@@ -6,6 +6,7 @@ from the numbers stored beside them.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from deeprok.cli import streams
 from studies import (
     actor_critics,
     calibration,
+    claims_page,
     critic,
     deep_sea,
     defaults,
@@ -53,7 +55,7 @@ class Reproduce(Options):
     """Train the paper's agents on the uncertain Cart-Pole with many seeds, and compare them with references.
 
     Prints a table and writes a page with figures, and results.json. What is already in the folder
-    is not done again: an interrupted call goes on where it was, and one with more seeds adds to it.
+    is not done again: an interrupted call continues where it stopped, and one with more seeds adds to it.
     """
 
     study: Literal[
@@ -70,20 +72,17 @@ class Reproduce(Options):
         "filters",
         "calibration",
     ] = "paper"
-    """The paper's experiment; the Kalman agents: structures, exploration, robustness level, calibration; the systems of
-    the paper's Table 1 beside each other; which environments can tell robust agents from others, where nothing is
-    trained; the preset default on every environment; where the worst case beats domain randomisation; the agents in
-    Gymnasium's and MuJoCo's simulators; TD3 against TD3 and SAC of stable-baselines3; critics of policy gradients; deep
-    exploration; the filter against Adam; or intervals for Q. Most take an hour or more."""
+    """What is measured: one of the studies above. Most take an hour or more."""
 
 
 def run(words: Sequence[str]) -> None:
     """Runs the command."""
-    options = tyro.cli(Reproduce, args=words, prog="deeprok reproduce")
+    description = f"{inspect.getdoc(Reproduce)}\n\nStudies:\n\n{listed()}"
+    options = tyro.cli(Reproduce, args=words, prog="deeprok reproduce", description=description)
     try:
         run_study(STUDIES[options.study], options, streams.err, streams.out)
     except KeyboardInterrupt:
-        streams.err.print("stopped; all is saved, the same command goes on", highlight=False)
+        streams.err.print("stopped; all is saved, the same command continues", highlight=False)
         raise
 
 
@@ -101,6 +100,7 @@ if __name__ == "__main__":
             if numbers_file(study, DOCS).exists():  # one that is not measured yet has no page
                 write_page(study, DOCS)
                 print(DOCS / f"{study.name}.md")
+        print(claims_page.write(DOCS))
         sys.exit()
     from deeprok.cli.main import main
 

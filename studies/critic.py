@@ -260,7 +260,7 @@ def _work(options: Options) -> float:
 
 STUDY = Study(
     "critic",
-    "policy gradients with a linear critic, or a network kept by Adam or the filter",
+    "critics of policy gradients: linear, Adam's or the filter's",
     compare=lambda _: [],
     collect=_collect,
     page=critic_page.page,

@@ -232,7 +232,7 @@ def _work(options: Options) -> float:
 
 STUDY = Study(
     "deep_sea",
-    "deep exploration: episodes to solve bsuite's deep sea, against its depth",
+    "deep exploration: bsuite's deep sea, by its depth",
     compare=lambda _: [],
     collect=_collect,
     page=deep_sea_page.page,

@@ -103,7 +103,7 @@ def _work(options: Options) -> float:
 
 STUDY = Study(
     "defaults",
-    "the preset default on every environment, against exact or best-known policies",
+    "the preset default on every environment, against references",
     compare=lambda _: [],
     collect=_collect,
     page=defaults_page.page,

@@ -84,7 +84,7 @@ class Options:
                 raise DeeprokError(f"{name} is {getattr(self, name)}; it must be at least 1")
         jobs.check_count(self.jobs)
         if self.resume and not os.path.isdir(self.out):
-            raise DeeprokError(f"there is nothing to go on with in {self.out}; leave out --resume to begin")
+            raise DeeprokError(f"there is nothing to resume in {self.out}; leave out --resume to begin")
 
 
 class Run(NamedTuple):

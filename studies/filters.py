@@ -345,7 +345,7 @@ def _work(options: Options) -> float:
 
 STUDY = Study(
     "filters",
-    "the filter against Adam: per step and per second, few data, warm starts",
+    "the filter against Adam: per step, per second, warm starts",
     compare=lambda _: [],
     collect=_collect,
     page=filters_page.page,

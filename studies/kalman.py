@@ -111,7 +111,7 @@ def _play_cautiously(view: View, belief: Any, kappa: float, episodes: int) -> di
 
 STUDY = Study(
     "kalman",
-    "the Kalman agents: structures, exploration, robustness level, calibration",
+    "the Kalman agents: structures, exploration, calibration",
     compare=_compare,
     collect=_collect,
     page=kalman_page.kalman_page,

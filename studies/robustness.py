@@ -282,7 +282,7 @@ def _work(options: Options) -> float:
 
 STUDY = Study(
     "robustness",
-    "where the worst-case target beats domain randomisation, at equal effort",
+    "the worst case against domain randomisation, at equal effort",
     compare=lambda _: [],
     collect=_collect,
     page=robustness_page.page,

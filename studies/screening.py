@@ -182,7 +182,7 @@ def _work(_: Options) -> float:
 
 STUDY = Study(
     "environments",
-    "which environments can tell robust agents from others: exact or best-known policies",
+    "which environments separate robust agents from others",
     compare=lambda _: [],
     collect=_collect,
     page=screening_page.environments_page,

@@ -307,7 +307,7 @@ def _work(options: Options) -> float:
 
 STUDY = Study(
     "simulators",
-    "the agents in Gymnasium's and MuJoCo's simulators, beside stable-baselines3",
+    "the agents in Gymnasium's and MuJoCo's simulators",
     compare=lambda _: [],
     collect=_collect,
     page=simulators_page.page,

@@ -1,4 +1,4 @@
-"""TD3: an actor for actions that are numbers, and two critics."""
+"""TD3: an actor for continuous actions, and two critics."""
 
 from __future__ import annotations
 

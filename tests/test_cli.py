@@ -951,7 +951,7 @@ def test_interrupted_training_says_what_is_saved(
     run = at_step(tmp_path / "run", make_config("dqn", episodes=5), steps, episodes)
     with pytest.raises(KeyboardInterrupt):
         train._train_runs(run, [run], 1, interrupt)
-    assert f"stopped; {said}, go on with: deeprok train --resume {run}" in capsys.readouterr().err
+    assert f"stopped; {said}, resume with: deeprok train --resume {run}" in capsys.readouterr().err
 
 
 def test_interrupted_with_the_last_chunk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -171,7 +171,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "seeds": ({"seeds": 0}, "seeds is 0; it must be at least 1"),
     "episodes": ({"episodes": 0}, "episodes is 0; it must be at least 1"),
     "jobs": ({"jobs": 0}, "jobs is 0; it must be at least 1"),
-    "nothing to resume": ({"resume": True}, "there is nothing to go on with in .*out; leave out --resume"),
+    "nothing to resume": ({"resume": True}, "there is nothing to resume in .*out; leave out --resume"),
 }
 
 

@@ -90,7 +90,7 @@ def test_stopped_and_killed_processes_give_what_one_process_gives(
         process.wait()
     assert process.returncode == 130
     assert "stopping after this chunk" in errors
-    assert f"go on with: deeprok train --resume {out}" in errors
+    assert f"resume with: deeprok train --resume {out}" in errors
     assert "Traceback" not in errors
     stopped = [progress_of(folder) for folder in folders]
     assert max(stopped)[0] > 0

@@ -196,7 +196,7 @@ def test_page_runs() -> None:
     page = Path(__file__).parent.parent / "docs" / "algorithms" / "psgld.md"
     names: dict[str, Any] = {}
     exec(page.read_text().split("```python\n")[1].split("```")[0], names)
-    assert names["estimator"].posterior.definite(names["belief"])
+    assert names["estimator"].posterior.definite(names["state"])
     assert names["weights"].shape == names["theta"].shape
 
 

@@ -392,5 +392,5 @@ def test_unfinished_runs_are_named(tmp_path: Path, capsys: pytest.CaptureFixture
     config = dataclasses.replace(runs.read_config(run), episodes=9, snapshot_every=0)
     (run / runs.CONFIG).write_text(config.to_json())
     assert main(["evaluate", str(run), "--json"]) == 0
-    said = f"{run} is unfinished: 3 of 9 episodes; go on with: deeprok train --resume {run}"
+    said = f"{run} is unfinished: 3 of 9 episodes; resume with: deeprok train --resume {run}"
     assert said in capsys.readouterr().err

@@ -122,7 +122,7 @@ def test_an_error_in_a_simulator_is_one_sentence_and_leaves_a_run(
     words += ["--env", "own_simulators:FRAGILE", "--hidden", "8", "--no-settle", "--out", out]
     assert main(["train", "ddqn", *words]) == 2
     said = "simulator 1 of 2 has failed: RuntimeError: the boat has sunk"
-    assert f"{said}; go on with: deeprok train --resume {out}" in " ".join(capsys.readouterr().err.split())
+    assert f"{said}; resume with: deeprok train --resume {out}" in " ".join(capsys.readouterr().err.split())
     assert progress_of(tmp_path / "run")[0] == 100
     assert children() == before
 

@@ -19,7 +19,7 @@ class Policy:
             self.network = json.load(file)
 
     def act(self, obs):
-        """The index of an action; or, where actions are numbers, an array of them."""
+        """The index of an action; or, where actions are continuous, an array of them."""
         activate = ACTIVATIONS[self.network["activation"]]
         x = np.asarray(obs) * self.network["input_scale"]
         *hidden, last = self.network["layers"]

@@ -67,8 +67,8 @@ def main():
     figure, panels = plt.subplots(1, 3, figsize=(11, 3.4), sharey=True, layout="constrained")
     for panel, steps in zip(panels, (0, 12, 400), strict=True):
         walked = jax.tree.map(lambda leaf, steps=steps: leaf[:steps], data)
-        belief, _ = jax.lax.scan(learner.update, learner.init(jnp.zeros(len(CENTRES))), walked)
-        mean, variance = predict(value, belief, places)
+        state, _ = jax.lax.scan(learner.update, learner.init(jnp.zeros(len(CENTRES))), walked)
+        mean, variance = predict(value, state, places)
         deviation = jnp.sqrt(variance)
         print(
             f"{steps:4d} steps: deviation {deviation[seen].mean():.2f} where it walks, "

@@ -15,7 +15,7 @@ import numpy as np
 
 from deeprok.estimators import psgld
 
-R, N = 0.25, 100  # noise of a label, labels
+R, N = 0.25, 100  # noise of a target, targets
 rng = np.random.default_rng(0)
 mixing = np.array([[1.0, 0.6, 0.0, 0.0], [0.0, 1.0, 0.4, 0.0], [0.0, 0.0, 0.5, 0.1], [0.0, 0.0, 0.0, 2.0]])
 X = rng.normal(size=(N, 4)) @ mixing
@@ -43,15 +43,15 @@ def measure(batch: int, step: float, updates: int, chains: int, adapted: int = 1
         # V begins as the mean square of the gradients, so that no chain is thrown far out at first.
         start = dataclasses.replace(sampler.init(theta), V=jnp.full(4, squares))
 
-        def one(belief: Any, rows: jax.Array) -> tuple[Any, None]:
-            return sampler.update(belief, lambda t, x: t @ x, jnp.asarray(X)[rows], jnp.asarray(y)[rows])[0], None
+        def one(state: Any, rows: jax.Array) -> tuple[Any, None]:
+            return sampler.update(state, lambda t, x: t @ x, jnp.asarray(X)[rows], jnp.asarray(y)[rows])[0], None
 
         def ten(carry: Any, i: jax.Array) -> tuple[Any, None]:
-            belief, total, square = carry
+            state, total, square = carry
             drawn = jax.random.randint(jax.random.fold_in(key, i), (10, batch), 0, N)
-            belief, _ = jax.lax.scan(one, belief, drawn if batch < N else jnp.tile(jnp.arange(N), (10, 1)))
-            off = jnp.where(belief.updates > adapted, belief.theta - mean, 0.0)
-            return (belief, total + off, square + off**2), None
+            state, _ = jax.lax.scan(one, state, drawn if batch < N else jnp.tile(jnp.arange(N), (10, 1)))
+            off = jnp.where(state.updates > adapted, state.theta - mean, 0.0)
+            return (state, total + off, square + off**2), None
 
         nothing = jnp.zeros(4)
         (_, total, square), _ = jax.lax.scan(ten, (start, nothing, nothing), jnp.arange((adapted + updates) // 10))

@@ -19,7 +19,7 @@ DATES, DISCOUNT, STRIKE = 20, 0.998, 100.0
 def exact(prices: np.ndarray, dates: int, radius: float) -> tuple[np.ndarray, np.ndarray]:
     """The value of the put at each price, and that of waiting, on the tree that begins there.
 
-    A put is worth the less the dearer the share; so the worst of an L1 ball raises the probability of a
+    A put is worth less at a higher share price; so the worst of an L1 ball raises the probability of a
     rise by half its radius, everywhere.
     """
     chance, value = 0.5 + radius / 2, np.zeros((len(prices), dates + 1))

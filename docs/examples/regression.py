@@ -23,7 +23,7 @@ from deeprok.estimators import Estimator, block, diagonal, ekf, gradient, low_ra
 # The task: three joint angles give the place of the hand, two coordinates; the arm is 1 m long.
 
 LINKS = jnp.array([0.5, 0.3, 0.2])
-NOISE = 0.05  # standard deviation of a label
+NOISE = 0.05  # standard deviation of a measurement
 
 
 def hand(joints):
@@ -79,7 +79,7 @@ def learn(estimator: Estimator, batch: int, samples: int, seeds):
     """Goes once through a stream, for each seed.
 
     Returns:
-      errors [seeds, looks], and the share [seeds] of test labels that lie in their 95 % intervals at the end.
+      errors [seeds, looks], and the share [seeds] of test measurements that lie in their 95 % intervals at the end.
     """
 
     def run(seed):
@@ -87,19 +87,19 @@ def learn(estimator: Estimator, batch: int, samples: int, seeds):
         joints, _, seen = measure(stream_key, samples)
         test_joints, truth, test_seen = measure(test_key, 1000)
 
-        def update(belief, sample):
-            return estimator.update(belief, *stack_outputs(network, *sample))[0], None
+        def update(state, sample):
+            return estimator.update(state, *stack_outputs(network, *sample))[0], None
 
-        def look(belief, part):
-            belief, _ = jax.lax.scan(update, belief, part)
-            miss = jax.vmap(network, (None, 0))(estimator.mean(belief), test_joints) - truth
-            return belief, jnp.sqrt(jnp.mean(miss**2))
+        def look(state, part):
+            state, _ = jax.lax.scan(update, state, part)
+            miss = jax.vmap(network, (None, 0))(estimator.mean(state), test_joints) - truth
+            return state, jnp.sqrt(jnp.mean(miss**2))
 
         parts = [a.reshape(-1, EVERY // batch, batch, a.shape[-1]) for a in (joints, seen)]
-        belief, errors = jax.lax.scan(look, estimator.init(start(theta_key)), parts)
-        h, pairs, labels = stack_outputs(network, test_joints, test_seen)
-        prediction = predict(estimator, belief, h, pairs)
-        within = jnp.abs(labels - prediction.mean) < 1.96 * jnp.sqrt(prediction.variance + NOISE**2)
+        state, errors = jax.lax.scan(look, estimator.init(start(theta_key)), parts)
+        h, pairs, targets = stack_outputs(network, test_joints, test_seen)
+        prediction = predict(estimator, state, h, pairs)
+        within = jnp.abs(targets - prediction.mean) < 1.96 * jnp.sqrt(prediction.variance + NOISE**2)
         return errors, jnp.mean(within)
 
     return jax.tree.map(np.asarray, jax.jit(lambda seeds: jax.lax.map(run, seeds))(seeds))

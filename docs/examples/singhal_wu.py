@@ -120,16 +120,16 @@ def learn(problem: Problem, method: Method, samples: int, every: int, seeds) -> 
         xs = problem.draw(stream_key, samples)
         stream = [a.reshape(-1, every, 1, a.shape[1]) for a in (xs, problem.targets(xs))]
 
-        def update(belief, sample):
-            return estimator.update(belief, *stack_outputs(problem.outputs, *sample))[0], None
+        def update(state, sample):
+            return estimator.update(state, *stack_outputs(problem.outputs, *sample))[0], None
 
-        def look(belief, part):
-            belief, _ = jax.lax.scan(update, belief, part)
-            wrong = problem.decide(estimator.mean(belief), problem.tests) != problem.label(problem.tests)
-            return belief, jnp.mean(wrong.astype(float))
+        def look(state, part):
+            state, _ = jax.lax.scan(update, state, part)
+            wrong = problem.decide(estimator.mean(state), problem.tests) != problem.label(problem.tests)
+            return state, jnp.mean(wrong.astype(float))
 
-        belief, errors = jax.lax.scan(look, estimator.init(problem.network.init(theta_key)), stream)
-        return errors, estimator.mean(belief)
+        state, errors = jax.lax.scan(look, estimator.init(problem.network.init(theta_key)), stream)
+        return errors, estimator.mean(state)
 
     def all_seeds(setting):
         return jax.vmap(run, (None, 0))(setting, seeds)
@@ -144,7 +144,7 @@ def learnt_after(errors):
     return np.where(last < looks, last + 1.0, np.inf)
 
 
-# What is told of it. Settings are chosen on other seeds than those that are shown.
+# What is reported. Settings are chosen on other seeds than those that are shown.
 
 
 class Shown(NamedTuple):

@@ -14,9 +14,11 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # some numbers are computed as the studies' pages do
@@ -31,61 +33,52 @@ def pages() -> list[Path]:
 @functools.cache
 def values() -> dict[str, Any]:
     """What the comments may name: the stored results, and the ways to write them."""
-    results, kalman, table1, defaults, calibration, deep_sea, critic, robustness = (
-        json.loads((ROOT / "docs" / name / f"{name}.json").read_text())
-        for name in ("results", "kalman", "table1", "defaults", "calibration", "deep_sea", "critic", "robustness")
-    )
+    from studies import claims, claims_filter, claims_targets
+    from studies.defaults_page import each
+
+    stored = claims.read(ROOT)
+    results, table1 = stored.results, stored.table1
+    epsilon = stored.defaults["epsilons"][0]
+    gaps = functools.cache(lambda agent: claims_targets.gaps(stored, agent, epsilon))
     return {
         "results": results,
-        "kalman": kalman,
         "table1": table1,
-        "defaults": defaults,
-        "calibration": calibration["rows"],
-        "worst_cell": lambda env, row: worst_cell(robustness, env, row),
-        "succeeded": lambda env, row: succeeded(robustness, env, row),
-        "critic_won": lambda env, other: critic_won(critic, env, other),
-        "solved": lambda agent, depth: solved(deep_sea, agent, depth),
-        "guard_time": lambda kind: guard_time(json.loads((ROOT / "benchmarks" / "guard.json").read_text()), kind),
-        "benchmarks": json.loads((ROOT / "benchmarks" / "results.json").read_text()),
+        "benchmarks": stored.benchmarks,
         "tuned": results["agents"],  # 20 seeds
         "paper": results["studies"]["paper"],  # 10 seeds
         "references": results["references"],
         "tuning": results["studies"]["tuning"],
-        "ablation": results["studies"]["ablation"],
         "beliefs": table1["tables"]["beliefs"],  # 10 seeds
         "policies": table1["tables"]["policies"],
         "success": success,
         "percent": percent,
-        "low_high": low_high,
         "beyond": beyond,
         "mean": mean,
         "worst": worst,
         "each_seed": each_seed,
-        "below": below,
         "interval": interval,
-        "fisher": lambda one, other, share: fisher([one], [other], share),
-        "fisher_all": lambda ones, others, share: fisher(*_rows(table1, ones, others), share),
-        "failed": lambda names, share: " of ".join(map(str, _failures(_rows(table1, names)[0], share))),
         "ratio": ratio,
-        "improvement": lambda one, other: interval(results["improvement"][one][other]),
-        "micros": micros,
+        "slower": lambda one, other: f"{_micros(*one) / _micros(*other):.1f}",
         "episodes": episodes,
         "table_row": table_row,
         "covered": covered,
-        "held": lambda kind: held(calibration, kind),
-        "alarm": alarm,
-        "held_within": lambda kind: held_within(calibration, kind),
-        "share": share,
-        "shares": shares,
-        "reach": reach,
-        "default_success": default_success,
-        "on_paper_grid": on_paper_grid,
-        "seeds_of": lambda row: str(row["seeds"]),
-        "min": min,
-        "max": max,
-        "round": round,
-        "sum": sum,
-        "len": len,
+        "coverages": lambda kind, *posterior: between(claims_filter.coverages(stored, kind, *posterior), 100, 0) + " %",
+        "within_bounds": lambda kind: within_bounds(stored.calibration, kind),
+        "alarms": lambda target: between([its.value for its in claims_filter.alarms(stored, target).values()], 1, 2),
+        "failing": lambda env, target: between(claims_filter.failing(stored, env, target), 100, 0) + " %",
+        "cautious": lambda env, target: cautious(stored.calibration, env, target),
+        "solved": lambda agent, depth: solved(stored.deep_sea, agent, depth),
+        "guard_time": lambda kind: guard_time(json.loads((ROOT / "benchmarks" / "guard.json").read_text()), kind),
+        "regression": regression,
+        "share": lambda agent, env: share(stored.defaults, env, agent),
+        "shares": lambda env, *agents: shares(stored, env, *agents),
+        "gap": lambda agent, env, digits=0: claims.apart_by(gaps(agent)[env], digits=digits),
+        "better": lambda agent: claims.count_of([claims.verdict(gap) == claims.YES for gap in gaps(agent).values()]),
+        "mean_return": lambda agent, env: (
+            f"{statistics.mean(each(stored.defaults, env, agent, epsilon, 'mean_return')):.2f}"
+        ),
+        "reached": lambda agent, env, at: claims.count_of(claims_targets.reached(stored, agent, at)[env]),
+        "planner_gain": lambda env: f"{float(np.diff(claims_targets.ends_of_shares(stored, env))[0]):.2f}",
     }
 
 
@@ -101,6 +94,12 @@ def percent(share: float, digits: int = 1) -> str:
 
 def low_high(ci: list[float], digits: int = 1) -> str:
     return " – ".join(f"{100 * end:.{digits}f}" for end in ci)
+
+
+def between(found: Iterable[float], factor: float, digits: int) -> str:
+    """From the least to the largest."""
+    each = [factor * number for number in found]
+    return f"{min(each):.{digits}f} to {max(each):.{digits}f}"
 
 
 def success(row: dict[str, Any]) -> str:
@@ -134,42 +133,25 @@ def below(row: dict[str, Any], share: float) -> str:
     return f"{sum(x < share for x in found)} of {len(found)}"
 
 
-def fisher(ones: list[dict[str, Any]], others: list[dict[str, Any]], share: float) -> str:
-    """Fisher's exact test of whether two groups of runs fail, by ending below a success, equally often."""
-    from scipy.stats import fisher_exact
-
-    table = [[failed, runs - failed] for failed, runs in (_failures(ones, share), _failures(others, share))]
-    p = fisher_exact(table).pvalue
-    return f"{p:.3f}" if p < 0.01 else f"{p:.2f}"
-
-
-def _rows(table1: dict[str, Any], *groups: list[str]) -> list[list[dict[str, Any]]]:
-    return [[table1["tables"]["beliefs"][name] for name in names] for names in groups]
-
-
-def _failures(rows: list[dict[str, Any]], share: float) -> tuple[int, int]:
-    found = [x for row in rows for x in row["per_seed"]["success"]]
-    return sum(x < share for x in found), len(found)
-
-
-def held(found: dict[str, Any], kind: str) -> str:
-    """The empirical coverages of the filter's 95 % intervals, `raw` or `corrected`, from the least to the largest."""
-    rows = [row["filter"] for targets in found["rows"].values() for row in targets.values() if "filter" in row]
-    shares = [100 * statistics.mean(agent[kind]["coverage"][-1] for agent in row["agents"].values()) for row in rows]
-    return f"{min(shares):.0f} to {max(shares):.0f} %"
-
-
-def held_within(found: dict[str, Any], kind: str) -> str:
+def within_bounds(calibration: dict[str, Any], kind: str) -> str:
     """How many of the filter's rows have coverages within the bounds, of how many."""
     from studies import calibration_page
 
-    said = calibration_page.verdicts(found)
+    said = calibration_page.verdicts(calibration)
     return f"{said[kind]} of {said['cases']}"
 
 
-def alarm(row: dict[str, Any]) -> str:
-    """The mean AUROC of σ for failing cells, over agents that have both kinds."""
-    return f"{statistics.mean(agent['auroc'] for agent in row['agents'].values() if agent['auroc'] is not None):.2f}"
+def cautious(calibration: dict[str, Any], env: str, target: str) -> str:
+    """The filter's success beyond the box when it acts on its mean, and on the lowest bound that was tried."""
+    found = list(calibration["rows"][env][target]["filter"]["cautious"].values())
+    return f"{100 * found[0]:.0f} to {100 * found[-1]:.0f} %"
+
+
+def regression(name: str) -> str:
+    """The error of online regression after 2000 samples, one at a time, in the table that the example prints."""
+    page = (ROOT / "docs" / "regression.md").read_text()
+    (found,) = re.findall(rf"^\| {name} \| 1 \|.*\| ([\d.]+) \([^|]*\| [^|]*\|$", page, re.MULTILINE)
+    return f"{found} mm"
 
 
 def interval(found: dict[str, Any], digits: int = 2) -> str:
@@ -184,8 +166,9 @@ def ratio(benchmark: str, name: str, digits: int = 1) -> str:
     return f"{found:.{digits}f}"
 
 
-def micros(benchmark: str, name: str) -> str:
-    return f"{values()['benchmarks'][benchmark]['times'][name]['best_us']:.0f} µs"
+def _micros(benchmark: str, name: str) -> float:
+    """The median time of a stored benchmark."""
+    return float(values()["benchmarks"][benchmark]["times"][name]["median_us"])
 
 
 def episodes(row: dict[str, Any]) -> str:
@@ -204,31 +187,6 @@ def table_row(row: dict[str, Any]) -> str:
     return " | ".join([*cells, episodes(row)])
 
 
-def critic_won(critic: dict[str, Any], env: str, other: str) -> str:
-    """How often a seed with the Kalman critic is better in the worst cell than one with another."""
-    from studies.critic_page import each
-    from studies.statistics import estimate, probability_of_improvement
-
-    better = estimate(probability_of_improvement, *(each(critic, env, its, "worst_cell") for its in ("kalman", other)))
-    return f"{100 * better.value:.0f} %"
-
-
-def worst_cell(robustness: dict[str, Any], env: str, row: str) -> str:
-    """The mean return in the worst cell of a row of the study of robustness, as a share of the reference's."""
-    from studies.robustness_page import share
-
-    return f"{100 * statistics.mean(share(robustness, env, row)):.0f} %".replace("-", "−")
-
-
-def succeeded(robustness: dict[str, Any], env: str, row: str) -> str:
-    """The mean success of a row of the same study, or of a reference."""
-    from studies.robustness_page import success
-
-    known = robustness["references"][env]["0.05"]
-    share = known[row]["success"] if row in known else statistics.mean(success(robustness, env, row))
-    return f"{100 * share:.0f} %"
-
-
 def solved(deep_sea: dict[str, Any], agent: str, depth: int) -> str:
     """How many seeds have solved the deep sea of a depth."""
     seeds = deep_sea["rows"][agent][str(depth)]["seeds"].values()
@@ -240,50 +198,23 @@ def covered(calibration: dict[str, Any]) -> str:
     return f"{100 * calibration['coverage'][calibration['levels'].index(0.95)]:.0f} %"
 
 
-def _shares(agent: str, *envs: str) -> list[float]:
-    """Of each seed on these environments the worst cell's share, from 0 for random play to 1 for the reference."""
-    found = values()["defaults"]
-    epsilon = f"{found['epsilons'][0]:g}"
-    each = []
-    for env in envs:
-        known = found["references"][env][epsilon]
-        random, reference = known["random"]["worst_cell"], known["worst_case"]["worst_cell"]
-        seeds = found["rows"][env][agent]["seeds"].values()
-        each += [(seed[epsilon]["worst_cell"] - random) / (reference - random) for seed in seeds]
-    return each
+def share(defaults: dict[str, Any], env: str, agent: str) -> str:
+    """Mean over seeds of the worst model's share of the planner's."""
+    from studies.defaults_page import relative
+
+    found = relative(defaults, env, agent, defaults["epsilons"][0])
+    return percent(statistics.mean(found), 0).replace("-", "−")
 
 
-def share(agent: str, env: str) -> str:
-    """Mean over seeds of the worst cell's share of the reference."""
-    return percent(statistics.mean(_shares(agent, env)), 0).replace("-", "−")
+def shares(stored: Any, env: str, *agents: str) -> str:
+    """The same of several agents, a cell each, with how many seeds reach the aim."""
+    from studies.claims import count_of
+    from studies.claims_targets import reached
 
-
-def shares(env: str, *agents: str) -> str:
-    """The same of several agents, as cells of a table, with how many seeds reach 95 %."""
-    return " | ".join(f"{share(agent, env)}, {reach(agent, env)}" for agent in agents)
-
-
-def reach(agent: str, *envs: str) -> str:
-    """How many seeds reach 95 % of the reference's worst cell."""
-    found = _shares(agent, *envs)
-    return f"{sum(one >= 0.95 for one in found)} of {len(found)}"
-
-
-def default_success(agent: str, env: str) -> str:
-    """Mean success of an agent with the preset `default`, over all cells and seeds."""
-    found = values()["defaults"]
-    epsilon = f"{found['epsilons'][0]:g}"
-    seeds = found["rows"][env][agent]["seeds"].values()
-    return percent(statistics.mean(seed[epsilon]["success"] for seed in seeds), 0)
-
-
-def on_paper_grid(agent: str) -> str:
-    """Mean success over seeds on the paper's grid, with the preset `default` and with `tuned`."""
-    found = values()["defaults"]
-    tuned = found["tuned"]
-    seeds = found["rows"][tuned["env"]][agent]["seeds"].values()
-    each = [seed["paper"]["success"] for seed in seeds], tuned["success"][agent]
-    return " and ".join(percent(statistics.mean(one), 1) for one in each)
+    epsilon = stored.defaults["epsilons"][0]
+    return " | ".join(
+        f"{share(stored.defaults, env, agent)}, {count_of(reached(stored, agent, epsilon)[env])}" for agent in agents
+    )
 
 
 def computed(expression: str) -> str:

@@ -1,4 +1,4 @@
-"""TD3: an actor for actions that are numbers, and two critics that learn from a replay buffer.
+"""TD3: an actor for continuous actions, and two critics that learn from a replay buffer.
 
 The critics learn as a Q-network does: by any estimator, from a nominal target or from the worst case over the models'
 outcomes. What is taken for the value of an outcome is the smaller of the two target critics' values of the target

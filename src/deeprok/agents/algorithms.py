@@ -86,7 +86,7 @@ ALGORITHMS: Registry[Algorithm] = Registry(
         ),
         "boot_rtd": Algorithm("Bootstrapped DQN, worst-case targets", "worst_case", "gradient", "bootstrap"),
         "td3": Algorithm(
-            "TD3 on the nominal model: an actor and two critics, for actions that are numbers",
+            "TD3 on the nominal model: an actor and two critics, for continuous actions",
             "nominal",
             "gradient",
             "actor_critic",

@@ -105,7 +105,7 @@ class Fitted(NamedTuple):
 def fit_correction(
     mean: np.ndarray, deviation: np.ndarray, truth: np.ndarray, levels: Sequence[float] = LEVELS
 ) -> Fitted:
-    """A correction after which intervals of these levels hold as many of the true values as they claim.
+    """A correction after which intervals of these levels have their nominal coverage of the true values.
 
     The shift is the median error. How much of the variance follows the posterior's, and how much is the same
     everywhere, is what makes the errors most likely under a Student distribution of 4 degrees of freedom, which is not

@@ -30,7 +30,7 @@ class CheckEnv:
 
     Looks at shapes and types, whether episodes can be repeated and a simulator's state restored, whether termination
     is told from time being up, parameters without effect, failing simulations at the corners of the box, returns and
-    the sizes of observations. A problem must be mended; a note may be meant so. The exit code is 1 if there is a
+    the sizes of observations. A problem must be fixed; a note may be meant so. The exit code is 1 if there is a
     problem, else 0.
     """
 
@@ -109,7 +109,7 @@ def _print(found: Sequence[Finding], out: Console) -> None:
 def _verdict(name: str, problems: int, notes: int) -> str:
     these = "problem" if problems == 1 else "problems"
     counts = f"{name}: {problems or 'no'} {these}, {notes or 'no'} {'note' if notes == 1 else 'notes'}"
-    return f"{counts}; mend the {these} before training." if problems else f"{counts}."
+    return f"{counts}; fix the {these} before training." if problems else f"{counts}."
 
 
 def options() -> set[str]:

@@ -117,7 +117,7 @@ def note_unfinished(path: Path) -> None:
                 f"{episodes} of {budget.episodes} episodes" if budget.episodes else f"{steps} of {budget.steps} steps"
             )
             streams.err.print(
-                f"{folder} is unfinished: {reached}; go on with: deeprok train --resume {folder}",
+                f"{folder} is unfinished: {reached}; resume with: deeprok train --resume {folder}",
                 highlight=False,
                 markup=False,
                 soft_wrap=True,

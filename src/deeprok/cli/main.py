@@ -1,4 +1,4 @@
-"""The command line: finds the command, and turns what users can mend into one sentence."""
+"""The command line: finds the command, and turns user errors into one sentence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMMANDS = {
     "check-env": "try an environment of your own, and say what is wrong with it",
     "screen": "tell before training whether robustness can pay",
     "identify": "find the parameters of a real system from a log of it",
-    "train": "train an agent, or go on with a run",
+    "train": "train an agent, or resume a run",
     "evaluate": "map where a trained policy works",
     "compare": "say which of several trained agents is better, and where",
     "stress": "find where trained policies break, and how far that is",

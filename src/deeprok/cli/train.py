@@ -1,4 +1,4 @@
-"""`deeprok train`: train an agent, or go on with a run."""
+"""`deeprok train`: train an agent, or resume a run."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def _train_runs(name: Path, folders: Sequence[Path], count: int | None, train: C
                 said = (
                     "all is saved" if any(progress_of(folder)[0] for folder in folders) else "nothing was trained yet"
                 )
-                sentence = f"stopped; {said}, go on with: deeprok train --resume {name}"
+                sentence = f"stopped; {said}, resume with: deeprok train --resume {name}"
                 streams.err.print(sentence, highlight=False, markup=False, soft_wrap=True)
                 raise
     table = Table("run", "episodes", "steps", "last return", "best weights", "trial", box=None, header_style="bold")
@@ -275,7 +275,7 @@ def _train_help() -> None:
         markup=False,
     )
     for sentence in (
-        "Train an agent on an uncertain environment, or go on with a run. Ctrl-C leaves a run that can be resumed.\n",
+        "Train an agent on an uncertain environment, or resume a run. Ctrl-C leaves a run that can be resumed.\n",
         "'deeprok train deep_rok --help' lists every setting, with its value for that algorithm.\n",
     ):
         streams.out.print(sentence, highlight=False, soft_wrap=True)

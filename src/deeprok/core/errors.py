@@ -12,7 +12,7 @@ _LONG_WORD = re.compile(rf"[^\s/'\"=,:;]{{{_QUOTED + 1},}}")  # of a path, which
 
 
 class DeeprokError(Exception):
-    """Something the user can mend; its message is one sentence that says what and how.
+    """An error of the user's; its message is one sentence that says what and how.
 
     The command line prints the sentence and exits with code 2. Whatever a message repeats of a
     user's files, it is one line of a sane length.

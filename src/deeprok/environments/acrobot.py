@@ -60,7 +60,7 @@ def acrobot(horizon: int = 500) -> Environment:
         return state, observe(state)
 
     def step(key: jax.Array, state: jax.Array, action: jax.Array, params: Acrobot) -> Outcome:
-        del key  # the physics is deterministic
+        del key  # the dynamics are deterministic
         torque = params.torque * (action - 1)
         half = 0.5 * params.time_step
         # The classical Runge-Kutta method, with one step for each decision.

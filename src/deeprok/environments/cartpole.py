@@ -56,7 +56,7 @@ def cartpole(integrator: Integrator = "euler", failing_reward: float = 0.0, hori
         return state, state
 
     def step(key: jax.Array, state: jax.Array, action: jax.Array, params: CartPole) -> Outcome:
-        del key  # the physics is deterministic
+        del key  # the dynamics are deterministic
         x, x_dot, theta, theta_dot = state
         force = jnp.where(action == 1, params.force, -params.force).astype(state.dtype)
         total_mass = params.cart_mass + params.pole_mass

@@ -49,7 +49,7 @@ def mountain_car(horizon: int = 300) -> Environment:
         return state, state
 
     def step(key: jax.Array, state: jax.Array, action: jax.Array, params: MountainCar) -> Outcome:
-        del key  # the physics is deterministic
+        del key  # the dynamics are deterministic
         position, speed = state
         speed = speed + (action - 1) * params.force - params.gravity * jnp.cos(3.0 * position)
         speed = jnp.clip(speed, -_SPEED_LIMIT, _SPEED_LIMIT)

@@ -96,7 +96,7 @@ def pendulum(horizon: int = 200) -> Environment:
         return state, observe(state)
 
     def step(key: jax.Array, state: jax.Array, action: jax.Array, params: Pendulum) -> Outcome:
-        del key  # the physics is deterministic
+        del key  # the dynamics are deterministic
         angle, speed = state
         torque = params.torque * jnp.clip(action[0], -1.0, 1.0)
         cost = from_upright(angle) ** 2 + 0.1 * speed**2 + 0.001 * torque**2

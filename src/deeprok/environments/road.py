@@ -84,7 +84,7 @@ def road(horizon: int = 200) -> Environment:
         return state, observe(state)
 
     def step(key: jax.Array, state: jax.Array, action: jax.Array, params: Road) -> Outcome:
-        del key  # the physics is deterministic
+        del key  # the dynamics are deterministic
         place, speed = state
         grip = params.friction * params.gravity
         push = jnp.where(action == 0, -params.braking * grip, jnp.where(action == 2, params.throttle, 0.0))

@@ -59,7 +59,7 @@ def rocket(horizon: int = 200) -> Environment:
         return state, observe(state)
 
     def step(key: jax.Array, state: jax.Array, action: jax.Array, params: Rocket) -> Outcome:
-        del key  # the physics is deterministic
+        del key  # the dynamics are deterministic
         altitude, speed = state
         acceleration = jnp.where(action == 1, params.thrust, 0.0) - params.gravity
         new_speed = speed + params.time_step * acceleration

@@ -92,7 +92,7 @@ class Choices:
 
 @dataclasses.dataclass(frozen=True)
 class Interval:
-    """Actions that are numbers: one or more, each between two ends."""
+    """Continuous actions: one or more numbers, each between two ends."""
 
     low: tuple[float, ...]
     high: tuple[float, ...]

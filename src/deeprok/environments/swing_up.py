@@ -48,7 +48,7 @@ def swing_up(horizon: int = 200) -> Environment:
         return state, observe(state)
 
     def step(key: jax.Array, state: jax.Array, action: jax.Array, params: Pendulum) -> Outcome:
-        del key  # the physics is deterministic
+        del key  # the dynamics are deterministic
         new_state = swing(state, params.torque * (action - 1), params)
         upright = jnp.abs(from_upright(new_state[0])) <= _UPRIGHT
         reward = jnp.where(upright, 1.0, 0.0).astype(state.dtype)

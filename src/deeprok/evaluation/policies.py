@@ -17,7 +17,7 @@ from deeprok.evaluation.predictive import q_distribution
 PolicyKind = Literal["mean", "vote", "mean_q", "sample", "lcb"]
 POLICIES: tuple[str, ...] = get_args(PolicyKind)
 
-#: `obs [E, D] -> action [E]`, or [E, A] where actions are numbers.
+#: `obs [E, D] -> action [E]`, or [E, A] where actions are continuous.
 Policy = Callable[[jax.Array], jax.Array]
 
 #: `(weights, params) -> Policy`: what weights do in an environment of these parameters, which most don't look at.

@@ -263,7 +263,7 @@ def _refuse_full(folder: Path) -> None:
     except OSError as error:
         raise DeeprokError(f"can't make the folder {folder}: {error.strerror}") from error
     raise DeeprokError(
-        f"{folder} already exists and is not empty; go on with 'deeprok train --resume {folder}' or choose another"
+        f"{folder} already exists and is not empty; resume it with 'deeprok train --resume {folder}' or choose another"
     )
 
 

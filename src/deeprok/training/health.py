@@ -98,7 +98,7 @@ def breakdown(states: RunState, log: Log, spread: Spread | None, i: int, learner
     if _gave_no_number(states, log, i, learner):
         remedy = (
             "before that the environment gave an observation or a reward that is not finite: see what "
-            f"`deeprok check-env {env}` finds, and mend it"
+            f"`deeprok check-env {env}` finds, and fix it"
         )
     else:
         remedy = learner.remedy

@@ -154,7 +154,7 @@ def _train_group(
                 for i in active:
                     if steps[i]:
                         _save(places[i], states, best, i)
-                said = f"{error}; go on with: deeprok train --resume {begun[0]}" if begun else str(error)
+                said = f"{error}; resume with: deeprok train --resume {begun[0]}" if begun else str(error)
                 raise DeeprokError(said) from error
             chunk += 1
             unfinished = _unfinished(states, config)

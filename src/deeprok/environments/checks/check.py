@@ -72,7 +72,7 @@ def _broken(found: list[Finding]) -> bool:
 
 
 def _rest() -> Finding:
-    return Finding("other checks", "note", "The rest was not tried; mend this first, and check again.")
+    return Finding("other checks", "note", "The rest was not tried; fix this first, and check again.")
 
 
 def _affordable(episodes: Iterable[Episode], most: float) -> list[list[Taken]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from deeprok.core.errors import DeeprokError, shortened
 
-#: Whether something is as it should be; may be meant so, but is worth knowing; or must be mended.
+#: Whether something is as it should be; may be meant so, but is worth knowing; or must be fixed.
 Level = Literal["pass", "note", "problem"]
 
 #: The failure of a step whose numbers are not finite.

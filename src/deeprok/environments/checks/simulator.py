@@ -241,7 +241,7 @@ def check_branching(env: HostEnvironment, tried: Tried, episodes: list[list[Take
     if env.branching == "none":
         why = f"can't be restored ({env.problem})" if env.problem else "is not restored, since branching is none"
         remedy = (
-            " To mend it, tell from_gymnasium where its state is, or set branching to copies (--branching copies)."
+            " To fix it, give from_gymnasium the place of its state, or set branching to copies (--branching copies)."
             if env.branched
             else ""
         )
@@ -365,7 +365,7 @@ def _not_stored(why: str, steps: int, always: bool) -> Finding:
     if always and not why:
         sentence = (
             "The state can't be stored, since read gives None, as it does where whole environments are copied: a "
-            "run that was stopped goes on from its next episode. If from_gymnasium is told where the state is, it "
+            "run that was stopped goes on from its next episode. If from_gymnasium is given where the state is, it "
             "can, and is faster."
         )
     else:

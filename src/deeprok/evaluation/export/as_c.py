@@ -133,7 +133,7 @@ def to_c(policy: Policy, out: Path) -> bytes:
     """The policy as a C header, whose functions are named after the file.
 
     There is `int deeprok_NAME_act(const float *obs)`, or `void deeprok_NAME_act(const float *obs, float *action)` where
-    actions are numbers, and `void deeprok_NAME_outputs(const float *obs, float *outputs)` for both.
+    actions are continuous, and `void deeprok_NAME_outputs(const float *obs, float *outputs)` for both.
     """
     if not _FILE_NAME.fullmatch(out.stem):
         raise DeeprokError(

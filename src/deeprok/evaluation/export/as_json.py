@@ -22,7 +22,7 @@ def to_json(policy: Policy) -> bytes:
     """The policy as JSON: act on the largest of the last layer's outputs.
 
     Each layer is y = weights · x + bias, the hidden ones followed by the activation; inputs are
-    multiplied by `input_scale` first. Where actions are numbers there is an `interval` instead of
+    multiplied by `input_scale` first. Where actions are continuous there is an `interval` instead of
     `actions`: an output of −1 is its low end, 1 its high end, and what lies beyond is that end.
     The inputs of a policy with memory are the observation and then the past, as `memory` says (`Past`).
     The outputs of an actor are squashed: the last layer is followed by the `output_activation`, tanh.

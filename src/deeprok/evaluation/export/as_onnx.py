@@ -15,7 +15,7 @@ from deeprok.evaluation.export.policy import Format, Policy
 def to_onnx(policy: Policy) -> bytes:
     """The policy as an ONNX model: `obs` [batch, D] to `q` [batch, A] and `action` [batch].
 
-    Where actions are numbers `q` are places between their ends, −1 to 1, and `action` [batch, A] the numbers. The
+    Where actions are continuous `q` are places between their ends, −1 to 1, and `action` [batch, A] the numbers. The
     metadata are the model's properties; lists and objects are JSON.
     """
     onnx = _import_onnx()

@@ -152,7 +152,7 @@ class Guard:
         the box, as in training.
 
         Args:
-          forget: begin a new deployment: forget all evidence, and an alarm. Do so after the system was mended, or is
+          forget: begin a new deployment: forget all evidence, and an alarm. Do so after the system was repaired, or is
             another one.
         """
         if forget:
