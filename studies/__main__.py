@@ -71,8 +71,8 @@ class Reproduce(Options):
         "calibration",
     ] = "paper"
     """The paper's experiment; the Kalman agents: structures, exploration, robustness level, calibration; the systems of
-    the paper's Table 1 beside each other; which environments can tell robust agents from others, where nothing is
-    trained; the preset default on every environment; where the worst case beats domain randomisation; the agents in
+    the paper's Table 1 beside each other; which environments separate robust agents from others, where nothing
+    is trained; the preset default on every environment; where the worst case beats domain randomisation; the agents in
     Gymnasium's and MuJoCo's simulators; TD3 against TD3 and SAC of stable-baselines3; critics of policy gradients; deep
     exploration; the filter against Adam; or intervals for Q. Most take an hour or more."""
 
