@@ -93,17 +93,18 @@ def draw(result: Result) -> None:
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 2)
     units = {
-        "time of an update [ms]": (result.best, 1e3),
-        "memory of an update [MB]": (result.memory.__getitem__, 1e-6),
+        "time of an update (ms)": (result.best, 1e3),
+        "memory of an update (MB)": (result.memory.__getitem__, 1e-6),
     }
     ns = [weights(width) for width in WIDTHS]
     for panel, (label, (value, unit)) in zip(panels, units.items(), strict=True):
         for name, (colour, line, marker) in styles.items():
             ys = [unit * value(title(name, n)) for n in ns]
-            panel.plot(ns, ys, color=colour, linestyle=line, marker=marker, markersize=5, label=name)
+            panel.plot(ns, ys, color=colour, linestyle=line, marker=marker, markersize=5)
         panel.set(xscale="log", yscale="log", xlabel="weights n", ylabel=label)
         panel.grid(which="major", alpha=0.3)
-    panels[0].legend(frameon=False, fontsize=9)
+    words = ("extended Kalman filter", "KTD, noise in proportion to P", "KTD, noise added")
+    figure.legend(panels[0].get_lines(), words, loc="outside lower center", ncols=len(words), frameon=False, fontsize=9)
     figure.suptitle("One update from one transition, on one core", fontsize=11)
     FIGURE.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(FIGURE, dpi=150)

@@ -15,10 +15,10 @@ WIDTHS = {20: 200, 53: 100, 96: 20, 312: 20, 997: 20}
 INPUTS, OUTPUTS = 4, 2
 #: Weights that `full` is measured up to: P takes 400 MB.
 FULL = 10_000
-#: Weights in a block: Σ n_b² of a million weights is so many millions.
-BLOCKS = {"block, Σ n_b² = 100 n": 100, "block, Σ n_b² = 20 n": 20, "block, Σ n_b² = 10 n": 10}
+#: Weights in a block.
+BLOCKS = {"blocks of 100": 100, "blocks of 20": 20, "blocks of 10": 10}
 #: Those held to the bar, each with a batch of one.
-HELD = ("block, Σ n_b² = 10 n", "diagonal", "low_rank(10)")
+HELD = ("blocks of 10", "diagonal", "low_rank(10)")
 NAMES = ("Adam", "full", *BLOCKS, "low_rank(10)", "diagonal")
 BATCHES = (1, 10)
 BAR = 10.0
@@ -137,17 +137,20 @@ def draw(result: Result) -> None:
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 2)
     units = {
-        "time of an update [ms]": (result.best, 1e3),
-        "memory of an update [MB]": (result.memory.__getitem__, 1e-6),
+        "time of an update (ms)": (result.best, 1e3),
+        "memory of an update (MB)": (result.memory.__getitem__, 1e-6),
     }
     for panel, (label, (value, unit)) in zip(panels, units.items(), strict=True):
         for name, (colour, line, marker) in styles.items():
             ns = [n for n in map(weights, WIDTHS) if title(name, n, 1) in result.times]
             ys = [unit * value(title(name, n, 1)) for n in ns]
-            panel.plot(ns, ys, color=colour, linestyle=line, marker=marker, markersize=5, label=name)
+            panel.plot(ns, ys, color=colour, linestyle=line, marker=marker, markersize=5)
         panel.set(xscale="log", yscale="log", xlabel="weights n", ylabel=label)
         panel.grid(which="major", alpha=0.3)
-    panels[0].legend(frameon=False, fontsize=9)
+    names = {"low_rank(10)": "low rank (10)"}
+    lines = panels[0].get_lines()
+    words = [names.get(name, name) for name in NAMES]
+    figure.legend(lines, words, loc="outside lower center", ncols=len(NAMES), frameon=False, fontsize=9)
     figure.suptitle("One update with one sample, gradients included, on one core", fontsize=11)
     FIGURE.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(FIGURE, dpi=150)

@@ -368,22 +368,21 @@ def run(repeats: int, progress: Progress) -> Result:
     result = Result("Robust dynamic programming (a step is a sweep, a solution or a backup)", times)
     result.compare("L1 sweep: times as fast as numpy", numpys, ours, ">=", 10)
     result.compare("L1 sweep: times as fast as a linear program a row", lps, ours, ">=", 1000)
+    # No bars: times that are quoted, and a program that is not solved, are no rivals.
     for method, name in (("ppi", ppi), ("vi", vi)):
         result.ratios.append(
             Ratio(
                 f"{method}: craam2's {CRAAM_SOLUTION} s, as quoted, over ours",
                 CRAAM_SOLUTION / result.best(name),
-                ">=",
-                1.0,
+                "",
+                None,
             )
         )
     result.ratios.append(
-        Ratio(f"sweep: craam2's {CRAAM_SWEEP} s, as quoted, over ours", CRAAM_SWEEP / result.best(ours), ">=", 1.0)
+        Ratio(f"sweep: craam2's {CRAAM_SWEEP} s, as quoted, over ours", CRAAM_SWEEP / result.best(ours), "", None)
     )
     result.ratios.append(
-        Ratio(
-            f"reading: craam2's {CRAAM_READING} s, as quoted, over ours", CRAAM_READING / result.best(read), ">=", 1.0
-        )
+        Ratio(f"reading: craam2's {CRAAM_READING} s, as quoted, over ours", CRAAM_READING / result.best(read), "", None)
     )
     for name in list(SHARED)[1:]:
         result.compare(f"s-rectangular {name}: time over that of kl", mixed[name], mixed["kl"], "<=", 10)
@@ -394,8 +393,6 @@ def run(repeats: int, progress: Progress) -> Result:
         "s-rectangular KL: times as fast as 500 iterations of the convex program",
         primal,
         f"kl {backup}: deeprok",
-        ">=",
-        100,
     )
     result.compare(
         "s-rectangular KL: times as fast as its dual by SLSQP",

@@ -10,9 +10,10 @@ import numpy as np
 from deeprok.plot import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY
 from studies import robustness_page
 from studies.defaults_page import diverged, missing
+from studies.marks import draw_seeds, name_rows
 from studies.robustness_page import percent
-from studies.simulators_page import draw_seeds, name_rows, said_of
-from studies.statistics import Estimate, difference, estimate, probability_of_improvement
+from studies.simulators_page import said_of
+from studies.statistics import Estimate, estimate, probability_of_improvement
 from studies.tables import Lines, figure, interval, markdown, title, wrapped
 
 if TYPE_CHECKING:
@@ -61,10 +62,7 @@ def sentence(found: Found, first: str, second: str) -> str:
     """What the seeds say of two rows; empty if one of them has no numbers."""
     if not {first, second} <= {*measured(found)}:
         return ""
-    apart = difference(*(each(found, name, "mean_return") for name in (first, second)))
-    said = said_of(title(first), title(second), better(found, first, second))
-    ends = f" ({interval(apart.interval)})" if apart.interval else ""
-    return f"{said} Their mean returns differ by {apart.value:.1f}{ends}."
+    return said_of(title(first), title(second), *(each(found, name, "mean_return") for name in (first, second)))
 
 
 def verdict(found: Found) -> str:
@@ -147,7 +145,7 @@ def page(found: Found) -> str:
     return wrapped(
         f"""# TD3 against stable-baselines3's TD3 and SAC
 
-The library's agents for actions that are numbers are [TD3](algorithms/td3.md) and its relatives. This page asks whether
+The library's agents for continuous actions are [TD3](algorithms/td3.md) and its relatives. This page asks whether
 `td3` learns as well as the TD3 of stable-baselines3, and whether SAC [^sac] would learn better. All agents learn to
 swing up a pendulum and to hold it, for {found["steps"]:,} environment steps, with the same network, mini-batch,
 discount, warm-up and number of updates, and with the same learning rate unless a row says otherwise.
@@ -163,8 +161,8 @@ A dot is a seed, a bar the mean over seeds with its 95 % interval.
 *Mean return*: over {found["episodes"]} episodes of the weights that a run ends with, without exploration; then the mean
 over seeds, with its 95 % bootstrap interval. A return of 0 would be a pendulum that stands upright from the first step
 on. *Worst seed*: the lowest mean return of a seed. *Better than {title(BASELINE)}*: how often a seed has a higher mean
-return than one of {title(BASELINE)}; 50 % is no difference. An agent is called better or worse than another where the
-95 % bootstrap interval of this probability excludes 50 %. Differences of mean returns have Welch's 95 % intervals.
+return than one of {title(BASELINE)}; 50 % is no difference. An agent is called better or worse than another where
+Welch's 95 % interval of the difference of their mean returns excludes 0.
 *Processor seconds*: of training one seed, median over seeds.
 
 {markdown(table(found))}

@@ -31,7 +31,7 @@ from deeprok.evaluation.grid import evaluate
 from deeprok.evaluation.play import grid_cells
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
-from deeprok.runs.settings import Config
+from deeprok.runs.settings import Config, make_config
 from studies import calibration_page
 from studies.engine import Done, Found, Options, Run, Session, Study, numbers_file, prepare, runs_of, train, write_json
 from studies.exam import Exam
@@ -161,6 +161,12 @@ def beyond(env: Environment) -> dict[str, np.ndarray]:
     return axes
 
 
+def cells_beyond(env: str) -> int:
+    """How many models that grid has."""
+    made = in_jax(make_config("dqn", env=env).make_env(), "the study")
+    return int(np.prod([len(values) for values in beyond(made).values()]))
+
+
 def make_alarm(env: Environment, view: View) -> Callable[[Any], tuple[np.ndarray, np.ndarray]]:
     """A function `belief -> (success [cells], deviation [cells])` beyond the box.
 
@@ -285,6 +291,7 @@ def measure(
         "models": models,
         "levels": list(calibration.LEVELS),
         "episodes": _EPISODES,
+        "cells": {env: cells_beyond(env) for env in rows},
         "rows": rows,
     }
     console = Console(stderr=True)

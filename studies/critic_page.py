@@ -100,10 +100,27 @@ def verdict(found: Mapping[str, Any]) -> str:
     sure = [(env, other, its.value) for env, other, its in _compared(found) if _is_sure(its)]
     said = [f"{'better' if value > 0.5 else 'worse'} than with {TITLES[of]} on `{env}`" for env, of, value in sure]
     answer = "better in places" if any(value > 0.5 for *_, value in sure) else "no better"
-    worst_cell = ", ".join(said) or "neither better nor worse than with another critic on any environment"
+    worst_cell = f"is {', '.join(said)}, beyond chance" if said else "does not differ from that with another critic"
+    worst_cell += "" if said else " on any environment, beyond chance"
     ratios = [its["kalman"] / its["adam"] for its in found["seconds"].values() if {"kalman", "adam"} <= set(its)]
     cost = f" An iteration takes {np.mean(ratios):.1f} times as long as with Adam." if ratios else ""
-    return f"**The filter is {answer} as a critic.** Its policies in the worst cell: {worst_cell}, beyond chance.{cost}"
+    return (
+        f"**The filter is {answer} as a critic.** The return of its policies in the worst cell {worst_cell}."
+        f"{_unlearned(found)}{cost}"
+    )
+
+
+def _unlearned(found: Mapping[str, Any]) -> str:
+    """Environments that no policy learned, which compare nothing; empty if there is none."""
+    best: dict[str, float] = {}
+    for env, critic in _measured(found):
+        best[env] = max(best.get(env, 0.0), float(np.mean(each(found, env, critic, "success"))))
+    failing = [f"`{env}` (success at most {100 * rate:.0f} %)" for env, rate in best.items() if rate < _LEARNED]
+    return f" No policy learned {', '.join(failing)}, so it can't compare critics." if failing else ""
+
+
+#: Mean success below which policies count as not learned.
+_LEARNED = 0.25
 
 
 def _is_sure(better: Estimate) -> bool:
@@ -163,7 +180,8 @@ Kalman filter. The last is the idea of KOVA [^kova].
 
 {figure("critic", "critics", "Worst cell and explained variance with each critic on each environment")}
 
-A dot is a seed, a bar the mean over seeds.
+A dot is a seed, a bar the mean over seeds with its 95 % interval. Axes of the return are enlarged; those of the
+explained variance end at 1.
 
 This page is generated, with its figure and [critic.json](critic/critic.json), by
 
@@ -214,20 +232,28 @@ def critics(found: Mapping[str, Any]) -> Figure:
     from matplotlib.figure import Figure
 
     envs = [env for env in found["rows"] if any(of == env for of, _ in _measured(found))]
-    chart = Figure(figsize=(3.2 * len(envs), 5.0), layout="constrained")
+    chart = Figure(figsize=(3.4 * len(envs), 5.2), layout="constrained")
     panels = chart.subplots(2, len(envs), squeeze=False)
-    rows = (("worst_cell", "return in the worst cell"), ("explained", "explained variance"))
+    rows = (
+        ("worst_cell", "return in the worst cell\n(sum of rewards)"),
+        ("explained", "explained variance\nof the returns"),
+    )
+    lowest = min(min(each(found, env, critic, "explained")) for env, critic in _measured(found))
     for (score, words), line in zip(rows, panels, strict=True):
         for env, panel in zip(envs, line, strict=True):
             names = [critic for of, critic in _measured(found) if of == env]
             for at, critic in enumerate(names):
-                values = each(found, env, critic, score)
-                panel.plot(np.full(len(values), at), values, ".", color=_COLOURS[critic], alpha=0.5)
-                panel.plot(at, np.mean(values), "_", color=_COLOURS[critic], markersize=16, markeredgewidth=2.5)
-            panel.set_xticks(range(len(names)), names)
+                values, colour = each(found, env, critic, score), _COLOURS[critic]
+                mean = estimate(np.mean, values)
+                panel.plot(np.full(len(values), at - 0.15), values, ".", color=colour, alpha=0.5)
+                panel.plot(at, mean.value, "_", color=colour, markersize=16, markeredgewidth=2.5)
+                panel.plot([at, at], mean.interval or [mean.value] * 2, color=colour, linewidth=1.2)
+            panel.set_xticks(range(len(names)), [TITLES[critic].replace(", ", ",\n") for critic in names], fontsize=8)
             panel.set_xlim(-0.5, len(names) - 0.5)
             panel.grid(axis="y", linewidth=0.6, alpha=0.5)
             if score == "worst_cell":
                 panel.set_title(env, fontsize=10)
+            else:
+                panel.set_ylim(min(0.5, lowest - 0.05), 1.02)
         line[0].set_ylabel(words)
     return chart

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deeprok.plot import BLUE, GREEN, ORANGE
+from studies.statistics import fisher
 from studies.tables import Lines, figure, markdown, wrapped
 
 if TYPE_CHECKING:
@@ -116,8 +117,66 @@ def _growth(found: Mapping[str, Any]) -> str:
     said = []
     for agent in found["rows"]:
         if (power := exponent(found, agent)) is not None:
-            said.append(f"The medians of {name_of(agent)} grow as the depth to the power of {power:.1f}.")
+            said.append(
+                f"The medians of {name_of(agent)} grow as the depth to the power of {power:.1f}, by least squares "
+                "through these few points."
+            )
     return " ".join(said) or "No agent has three finite medians, so that no growth can be fitted."
+
+
+def deepest(found: Mapping[str, Any]) -> str:
+    """The deepest sea that at least half of an agent's seeds have solved."""
+    parts = []
+    for agent in found["rows"]:
+        depths = [int(depth) for depth in depths_of(found) if (its := solved(found, agent, depth)) and _most(its)]
+        parts.append(f"{name_of(agent)} to depth {max(depths)}" if depths else f"{name_of(agent)} at no depth")
+    return f"**At least half of the seeds solve it: {', '.join(parts)}.**" if parts else ""
+
+
+def _most(episodes: list[float]) -> bool:
+    return bool(np.mean(np.isfinite(episodes)) >= 0.5)
+
+
+def compared(found: Mapping[str, Any], first: str = "ekf_dqn", second: str = "dqn") -> str:
+    """Whether two agents' seeds solve it equally often, at the depths that both were measured at."""
+    if not {first, second} <= set(found["rows"]):
+        return ""
+    parts = []
+    for depth in depths_of(found):
+        pair = [solved(found, agent, depth) for agent in (first, second)]
+        if all(pair):
+            # Infinite episodes count as failed.
+            p = fisher([-one for one in pair[0]], [-one for one in pair[1]], -found["episodes"])
+            counts = " and ".join(f"{int(np.isfinite(its).sum())} of {len(its)}" for its in pair)
+            parts.append(f"{counts} seeds at depth {depth} (p = {p:.2g})")
+    if not parts:
+        return ""
+    text = f"{name_of(first)} and {name_of(second)} solve it with {', '.join(parts)}; p is that of Fisher's exact test."
+    if found["chosen"].get(second, {}).get("epsilon_fraction") == 1:
+        text += " Their medians can't be compared: ε falls over the whole run, so ε-greedy solves it late or never."
+    return text
+
+
+def _limits(found: Mapping[str, Any]) -> str:
+    """What was not run, and seeds that were lucky."""
+    last = int(depths_of(found)[-1]) if depths_of(found) else 0
+    said = [f"bsuite goes to depth {_DEEPEST}; depths beyond {last} were not run."] if 0 < last < _DEEPEST else []
+    lucky = [
+        f"{name_of(agent)} at depth {depth} in episode {its['solved']}"
+        for agent, rows in found["rows"].items()
+        for depth, row in rows.items()
+        for its in row["seeds"].values()
+        if its["solved"] is not None and its["solved"] == its["first"]
+    ]
+    if lucky:
+        said.append(
+            f"An early find counts as solved, since it is more than a tenth of so few episodes: {'; '.join(lucky)}."
+        )
+    return " ".join(said)
+
+
+#: Of bsuite's deep seas.
+_DEEPEST = 50
 
 
 def _diverged(found: Mapping[str, Any]) -> str:
@@ -146,14 +205,16 @@ The deep sea of bsuite [^bsuite]: N rows of N cells, a step leads one row down, 
 Going right in all N steps finds a treasure of 1; each step to the right costs 0.01 / N. Which of the two
 actions goes right is drawn for each cell, another map for every seed, and the observation is one-hot. So
 nothing that is learned in one cell helps in another. Random actions find the treasure once in 2ᴺ episodes.
-Whoever explores deeply comes back to what it has not tried, N steps away.
+An agent that explores deeply returns to states that it has tried little, though they are N steps away.
+
+{deepest(found)} {compared(found)}
 
 {figure("deep_sea", "episodes", "Episodes to solve the deep sea against its depth, for each agent and seed")}
 
 A mark is a seed, a line goes through the medians. *Solved* is what bsuite's figures show: less than 90 % of the
 episodes so far were bad, that is, the treasure was found in more than a tenth of them. (The default of its analysis
 code is 80 %.) A run has {found["episodes"]} episodes. An agent whose seeds all failed at a depth was not
-taken deeper.
+taken deeper. {_limits(found)}
 
 {markdown(table(found))}
 
@@ -223,10 +284,10 @@ def dives(found: Mapping[str, Any]) -> Figure:
     lowest = float(budget)
     for k, agent in enumerate(agents):
         label, colour, marker = _STYLES[agent]
-        shift = 0.24 * gap * (k - (len(agents) - 1) / 2)
+        shift = 0.07 * gap * (k - (len(agents) - 1) / 2)
         for depth in map(int, found["rows"][agent]):
             its = np.sort(solved(found, agent, str(depth)))
-            across = depth + shift + 0.08 * gap * np.linspace(-1, 1, len(its))
+            across = depth + shift + 0.03 * gap * np.linspace(-1, 1, len(its))
             done = np.isfinite(its)
             panel.scatter(across[done], its[done], s=18, color=colour, marker=marker, alpha=0.75, linewidth=0)
             # Each agent's own height, so that counts can be read.

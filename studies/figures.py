@@ -111,6 +111,8 @@ def _maps(
 def return_curves(agents: Rows, lengths: Sequence[float]) -> Figure:
     """Return against pole length: mean and standard deviation over the episodes of all seeds, a panel for each agent.
 
+    Two lines and no band around the mean: returns end at the horizon, which a mean and a deviation may exceed.
+
     Args:
       agents: the agents, whose `lengths` has both for each pole length.
       lengths: the pole lengths.
@@ -120,17 +122,18 @@ def return_curves(agents: Rows, lengths: Sequence[float]) -> Figure:
     figure, panels = panels_of(len(agents))
     for panel, (name, row) in zip(panels, agents.items(), strict=True):
         mean, spread = (np.asarray(row["lengths"][kind]) for kind in ("mean", "deviation"))
-        # No return is above the horizon, though a mean and a deviation may be.
-        high = np.minimum(mean + spread, env.horizon)
-        panel.fill_between(lengths, np.maximum(mean - spread, 0), high, color=BLUE, alpha=0.25, linewidth=0)
-        panel.plot(lengths, mean, color=BLUE, marker="o", markersize=3)
+        first = panel is panels[0]
+        panel.plot(lengths, mean, color=BLUE, marker="o", markersize=3, label="mean" if first else None)
+        style: dict[str, Any] = {"color": ORANGE, "marker": "s", "markersize": 3, "linestyle": ":"}
+        panel.plot(lengths, spread, **style, label="standard deviation" if first else None)
         panel.axvline(nominal, color=RED, linestyle="--", linewidth=1)
         where: dict[str, Any] = {"xycoords": panel.get_xaxis_transform(), "textcoords": "offset points"}
-        panel.annotate("nominal", (nominal, 0.02), xytext=(3, 0), **where, color=RED, fontsize=8)
+        panel.annotate("nominal", (nominal, 0.4), xytext=(3, 0), **where, color=RED, fontsize=8)
         panel.set_ylim(0, env.horizon * 1.05)
         panel.set_title(title(name), fontsize=10)
         panel.set_xlabel(_AXES["pole_length"])
-    panels[0].set_ylabel("return: mean ± s.d.\nover the episodes of all seeds", fontsize=9)
+    panels[0].set_ylabel("return over the episodes\nof all seeds", fontsize=9)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     return figure
 
 
@@ -176,6 +179,39 @@ def learning_curves(
     panel.set_xlabel("episodes of training")
     panel.set_ylabel("return over the grid: IQM and quartiles of seeds")
     figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=8)
+    return figure
+
+
+def learning_panels(agents: Rows, ceiling: float) -> Figure:
+    """Return over the grid during training: a panel for each agent with its quartiles, the others in grey.
+
+    Args:
+      agents: the agents, with `curve`.
+      ceiling: the ceiling's return.
+    """
+    from matplotlib.figure import Figure
+
+    columns = min(3, len(agents))
+    rows = -(-len(agents) // columns)
+    figure = Figure(figsize=(3.1 * columns, 2.3 * rows + 0.4), layout="constrained")
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    for panel, name in zip(panels, agents, strict=False):
+        for other, row in agents.items():
+            if other != name:
+                panel.plot(row["curve"]["episodes"], row["curve"]["iqm_return"], color="lightgrey", linewidth=0.8)
+        times, mean, low, high = (agents[name]["curve"][key] for key in ("episodes", "iqm_return", "low", "high"))
+        colour = STYLES[name][0] if name in STYLES else BLUE
+        panel.fill_between(times, low, high, color=colour, alpha=0.25, linewidth=0)
+        panel.plot(times, mean, color=colour, linewidth=1.6)
+        panel.axhline(ceiling, color="grey", linewidth=1)
+        panel.axhline(0.95 * ceiling, color="grey", linewidth=1, linestyle=":")
+        panel.set_title(title(name), fontsize=9)
+        panel.set_ylim(0, ceiling * 1.08)
+        panel.set_xlim(0, times[-1])
+    for panel in panels[len(agents) :]:
+        panel.set_visible(False)
+    figure.supxlabel("episodes of training", fontsize=9)
+    figure.supylabel("return over the grid: IQM and quartiles of seeds", fontsize=9)
     return figure
 
 
@@ -273,17 +309,19 @@ def of_results(found: Mapping[str, Any]) -> dict[str, Figure]:
     drawn = {}
     for preset, agents in presets.items():
         shown = {name: agents[name] for name in PAPER_AGENTS if name in agents}
-        drawn[f"returns-{preset}"] = return_curves(shown, found["lengths"])
-        maps = {name: row["cell_success"] for name, row in shown.items()}
-        drawn[f"success-{preset}"] = success_maps(maps | {"lqr": ceiling["cell_success"]}, found["grid"])
         learned = {name: agents[name] for name in STYLES if name in agents}
-        maps = {name: row["cell_success"] for name, row in learned.items() if name != "ekf_dqn"}
-        if preset == "tuned":  # where success maps look all alike
+        if preset == "tuned":  # where success and return are near the ceiling nearly everywhere
+            maps = {name: row["cell_success"] for name, row in learned.items() if name != "ekf_dqn"}
             drawn[f"shortfall-{preset}"] = shortfall_maps(maps, ceiling["cell_success"], found["grid"])
-        drawn[f"learning-{preset}"] = learning_curves(learned, ceiling["iqm_return"])
+            drawn[f"learning-{preset}"] = learning_curves(learned, ceiling["iqm_return"])
+        else:
+            drawn[f"returns-{preset}"] = return_curves(shown, found["lengths"])
+            maps = {name: row["cell_success"] for name, row in shown.items()}
+            drawn[f"success-{preset}"] = success_maps(maps | {"lqr": ceiling["cell_success"]}, found["grid"])
+            drawn[f"learning-{preset}"] = learning_panels(learned, ceiling["iqm_return"])
     drawn["square"] = square(squares(found), ceiling["iqm_success"])
     if "fastest" in found["studies"]:
-        drawn["learning-fastest"] = learning_curves(found["studies"]["fastest"], ceiling["iqm_return"], episodes=200)
+        drawn["learning-fastest"] = learning_curves(found["studies"]["fastest"], ceiling["iqm_return"], episodes=100)
     return drawn
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from studies.statistics import episodes_to, estimate
+from deeprok.runs.settings import make_config
+from studies.statistics import Estimate, episodes_to, estimate
 from studies.tables import Lines, figure, interval, markdown, wrapped
 
 Found = Mapping[str, Any]
@@ -74,7 +75,7 @@ def _epsilon(found: Found, env: str) -> str:
 
 
 def steps_needed(found: Found, env: str, name: str) -> list[float]:
-    """Of each seed the environment steps to the bar; infinite where it was not reached, or the seed diverged."""
+    """Of each seed the environment steps to the threshold; infinite where it was not reached, or the seed diverged."""
     row, level = found["rows"][env][name], bar(found, env)
     reached = [episodes_to(level, its["curve"]["steps"], its["curve"]["trial_return"]) for its in row["seeds"].values()]
     return [math.inf if steps is None else float(steps) for steps in reached] + [math.inf] * len(row["diverged"])
@@ -86,7 +87,7 @@ def step_time(found: Found, env: str, name: str) -> float:
 
 
 def _median_needed(found: Found, env: str, seconds: bool) -> dict[str, float]:
-    """Of each row the median over seeds of the steps, or processor seconds, to the bar."""
+    """Of each row the median over seeds of the steps, or processor seconds, to the threshold."""
     needed = {name: float(np.median(steps_needed(found, env, name))) for name in rows_of(found, env)}
     return {name: steps * (1e-6 * step_time(found, env, name) if seconds else 1.0) for name, steps in needed.items()}
 
@@ -147,7 +148,7 @@ def _lead(found: Found, env: str, seconds: bool) -> str:
     unit, form = ("seconds", ",.1f") if seconds else ("steps", ",.0f")
     learned = {name: value for name, value in needed.items() if math.isfinite(value)}
     if not learned:
-        return f"No row comes to the bar with most of its seeds, so that {unit} cannot be compared."
+        return f"No row reaches the threshold with most of its seeds, so that {unit} cannot be compared."
     best = min(learned, key=lambda name: learned[name])
     adam = min((value for name, value in needed.items() if not is_filter(name)), default=math.inf)
     ahead = [name for name, value in learned.items() if is_filter(name) and value < adam]
@@ -157,35 +158,75 @@ def _lead(found: Found, env: str, seconds: bool) -> str:
     return f"Fewest {unit}: {TITLES[best]}, {learned[best]:{form}}. {filters}"
 
 
+def ratio(found: Found, env: str, first: str, second: str, seconds: bool) -> Estimate | None:
+    """The first row's median steps, or seconds, to the threshold over the second's.
+
+    Returns:
+      None if most seeds of either do not reach it. The bootstrap's interval is there if all seeds do.
+    """
+    needed = _median_needed(found, env, seconds)
+    if not (math.isfinite(needed[first]) and math.isfinite(needed[second])):
+        return None
+    steps = [np.array(steps_needed(found, env, name)) for name in (first, second)]
+    if not all(np.isfinite(its).all() for its in steps):
+        return Estimate(needed[first] / needed[second], None)
+    found_ratio = estimate(_ratio_of_medians, *steps)
+    factor = step_time(found, env, first) / step_time(found, env, second) if seconds else 1.0
+    low, high = found_ratio.interval or (found_ratio.value, found_ratio.value)
+    return Estimate(factor * found_ratio.value, (factor * low, factor * high) if found_ratio.interval else None)
+
+
+def _ratio_of_medians(first: np.ndarray, second: np.ndarray, axis: int = -1) -> np.ndarray:
+    return np.median(first, axis=axis) / np.median(second, axis=axis)
+
+
+def _times(value: Estimate, unit: str) -> str:
+    """A ratio with its interval."""
+    ends = f" ({interval(value.interval, form='.2g')})" if value.interval else ""
+    return f"{value.value:.2g}{ends} times the {unit}"
+
+
+_NO_INTERVAL = " (no interval: not all seeds reach the threshold)"
+
+
 def _pair(found: Found, env: str) -> str:
     """A sentence on the full filter against Adam with one update, the two presets."""
     if not {"full", "adam 1"} <= set(rows_of(found, env)):
         return ""
-    ratios = []
-    for seconds in (False, True):
-        needed = _median_needed(found, env, seconds)
-        if not (math.isfinite(needed["full"]) and math.isfinite(needed["adam 1"])):
-            lacking = [TITLES[name] for name in ("full", "adam 1") if not math.isfinite(needed[name])]
-            verb = "does" if len(lacking) == 1 else "do"
-            return f"Of the two presets, {' and '.join(lacking)} {verb} not come to the bar with most seeds."
-        ratios.append(needed["full"] / needed["adam 1"])
+    ratios = [ratio(found, env, "full", "adam 1", seconds) for seconds in (False, True)]
+    steps, seconds = ratios
+    if steps is None or seconds is None:
+        needed = _median_needed(found, env, seconds=False)
+        lacking = [TITLES[name] for name in ("full", "adam 1") if not math.isfinite(needed[name])]
+        verb = "does" if len(lacking) == 1 else "do"
+        return f"Of the two presets, {' and '.join(lacking)} {verb} not reach the threshold with most seeds."
     return (
-        f"Of the two presets, the filter with a full P needs {ratios[0]:.2g} times the steps and {ratios[1]:.2g} times "
-        "the seconds of Adam with one update."
+        f"Of the two presets, the filter with a full P needs {_times(steps, 'steps')} and {_times(seconds, 'seconds')} "
+        f"of Adam with one update{'' if steps.interval else _NO_INTERVAL}."
     )
 
 
-def _verdict(found: Found, seconds: bool) -> str:
-    """Where a filter needs less than every row of Adam."""
-    unit = "seconds" if seconds else "steps"
-    where = []
-    for env in found["rows"]:
+def _verdict(found: Found, env: str) -> str:
+    """The best filter against the best row of Adam, by the medians of what they need."""
+    parts = []
+    for seconds in (False, True):
         needed = _median_needed(found, env, seconds)
-        of = {kind: [v for name, v in needed.items() if is_filter(name) == kind] for kind in (True, False)}
-        if min(of[True], default=math.inf) < min(of[False], default=math.inf):
-            where.append(f"`{env}`")
-    some = f"a filter needs fewer {unit} than every row of Adam on {' and '.join(where)}"
-    return some if where else f"on no environment does a filter need fewer {unit} than every row of Adam"
+        best = {}
+        for kind in (True, False):
+            rows = {name: value for name, value in needed.items() if is_filter(name) == kind and math.isfinite(value)}
+            if rows:
+                best[kind] = min(rows, key=lambda name, rows=rows: rows[name])  # type: ignore[misc]
+        if len(best) < 2:
+            who = " and ".join(what for kind, what in ((True, "filter"), (False, "row of Adam")) if kind not in best)
+            return f"- `{env}`: no {who} reaches the threshold with most of its seeds."
+        apart = ratio(found, env, best[True], best[False], seconds)
+        assert apart
+        unit = "seconds" if seconds else "steps"
+        parts.append(
+            f"{TITLES[best[True]]} needs {_times(apart, unit)} of {TITLES[best[False]]}"
+            f"{'' if apart.interval else _NO_INTERVAL}"
+        )
+    return f"- `{env}`: {'; '.join(parts)}."
 
 
 def _environment(found: Found, env: str) -> str:
@@ -335,8 +376,10 @@ def page(found: Found) -> str:
 
 Adam and the extended Kalman filter, with the same robust target, are compared in two ways: by what they learn per
 environment step and per second of processor time, and by what they learn from few episodes, also after the
-environment has changed. By medians over seeds, {_verdict(found, seconds=False)}, and
-{_verdict(found, seconds=True)}.
+environment has changed. The best filter against the best row of Adam, by medians over seeds, with 95 % intervals of
+their ratio:
+
+{chr(10).join(_verdict(found, env) for env in found["rows"])}
 
 This page is generated, with its figures and [filters.json](filters/filters.json), by
 
@@ -351,18 +394,18 @@ which adds to what its folder holds. {diverged(found)}
 RTD-DQN (Adam) and Deep-RoK (the filter) with the preset `default`, but for a shorter budget of {found["steps"]:,}
 environment steps and a trial after every {found["trial_steps"]:,} of them. Adam makes 1, 2, 4 or 8 updates
 (`--updates`) after every second step. The filter's P is stored [in five ways](estimators.md#structures-of-p). The
-preset gives Adam a network of two layers of 64 units and batches of 64, the filter two layers of 20 and batches of 32;
-one row has Adam with the filter's network. The filter's noises were chosen with the full P and are the same for the
-others.
+preset gives Adam {_size("rtd_dqn")}, and the filter {_size("deep_rok")}; one row has Adam with the filter's network.
+The filter's noises were chosen with the full P and are the same for the others. Neither these nor Adam's learning rate
+were tuned for this budget: they are those of the preset, for longer runs.
 
 {figure("filters", "steps", "Return in trials against environment steps")}
 {figure("filters", "seconds", "Return in trials against seconds of processor time")}
 
 A trial plays held-out models; its return is the mean over the worst tenth of them. Lines are medians over seeds, bands
-reach from the first to the third quartile. The dotted line is the bar: {100 * BAR:.0f} % of the way from random play,
-in the worst cell of the grid, to the best row's last trial. A seed has come there at the first of two successive trials
-above it. Medians count a seed that never does as infinitely slow; in brackets, how many do. They are medians of few
-seeds, so that small differences mean little.
+reach from the first to the third quartile. The dotted line is the threshold: {100 * BAR:.0f} % of the way from random
+play, in the worst cell of the grid, to the best row's last trial. A seed reaches it at the first of two successive
+trials above it. Medians count a seed that never does as infinitely slow; in brackets, how many do. They are medians of
+few seeds, so that small differences mean little.
 
 Seconds are steps times the processor time of a step of one seed on one core, without trials and compilation: the median
 of {_count(times["rounds"])} chunks, for which all rows took turns in one process ({times["processor"]}). Several seeds
@@ -408,6 +451,13 @@ the rows above. The row with fading is the filter that expects such changes. Wha
 still holds transitions of the old gravity.
 """
     )
+
+
+def _size(algorithm: str) -> str:
+    """Network and batches of an agent in the preset."""
+    config = make_config(algorithm, "default")
+    units = " and ".join(map(str, config.layers.hidden))
+    return f"hidden layers of {units} units and batches of {config.learner.batch_size}"
 
 
 def _enumerated(numbers: Sequence[int]) -> str:

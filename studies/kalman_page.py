@@ -161,8 +161,9 @@ def _calibration(found: Mapping[str, Any]) -> str:
 Intervals with a nominal coverage of 95 % should contain the true value in 95 % of the cases. For EKF-DQN on Cart-Pole
 the true value is the discounted return of its greedy policy from 200 visited states after each action, averaged over
 32 models of the box. For Deep-RoK on the ferry it is the exact robust Q* of every reachable cell. Deep-RoK's
-intervals on Cart-Pole were not measured. The table gives the empirical coverage in %: raw, and with all standard
-deviations multiplied by a temperature that is cross-validated, each seed's fitted on the other seeds.
+intervals on Cart-Pole were measured with the preset `default` only:
+[Can the posterior be believed?](calibration.md). The table gives the empirical coverage in %: raw, and with all
+standard deviations multiplied by a temperature that is cross-validated, each seed's fitted on the other seeds.
 
 {markdown(_coverage(found))}
 {figure("kalman", "calibration", "Empirical against nominal coverage of the intervals for Q")}"""
@@ -174,8 +175,9 @@ def _cautious(found: Mapping[str, Any]) -> str:
 ## Acting on a lower confidence bound
 
 Success in % when Deep-RoK's policy acts on Q − κσ after training (`evaluate --policy lcb --kappa κ`): the mean of
-{plan.CAUTIOUS_SEEDS} seeds, {episodes} episodes a cell. With so few episodes the level is noisy and can lie above the
-ceiling; rows can be compared with each other, as they share the test episodes.
+{plan.CAUTIOUS_SEEDS} seeds, {episodes} episodes a cell. With so few seeds and episodes the level is noisy and can lie
+above the ceiling; rows can be compared with each other, as they share the test episodes. With the preset `default` and
+more seeds it [can do harm](calibration.md#acting-on-a-lower-confidence-bound).
 
 {markdown(_caution(found))}"""
 

@@ -111,7 +111,7 @@ deeprok reproduce {full}--seeds {count}{preset}
   are random with probability ε = {found["epsilon"]:g}. All agents and seeds play the same test episodes.
 - **Success.** An episode succeeds when its return is above 195 of 200.
 - **Training.** 700 episodes per seed. The tables evaluate the *last* weights. (`deeprok evaluate` takes the *best*
-  weights of a run unless told otherwise.)
+  weights of a run unless you say otherwise.)
 - **Aggregation.** *Success % (IQM)* and *return* are interquartile means over seeds with 95 % bootstrap intervals
   (seeds resampled 9999 times). An IQM leaves out the lowest and the highest quarter of the seeds, so seeds that fail
   show in the columns *mean %* and *worst seed %*. A reference that is a single policy has the interval of its test
@@ -184,15 +184,19 @@ task, so its failure elsewhere says nothing about robustness. This is the case f
         )
     if "deep_rok_vote" in agents:
         parts.append(_vote(preset))
-    parts.append(figure("results", f"success-{preset}", f"Success rate over pole length × cart mass, preset {preset}"))
-    parts.append("The maps show means over seeds in each cell; the red square is the nominal model.\n")
+    maps = "The maps show means over seeds in each cell; the red square is the nominal model."
     if preset == "tuned":
         what = "Points of success below the ceiling over pole length × cart mass, preset tuned"
         parts.append(figure("results", f"shortfall-{preset}", what))
-    parts += [
-        figure("results", f"returns-{preset}", f"Return against pole length at a cart mass of 1.5 kg, preset {preset}"),
-        figure("results", f"learning-{preset}", f"Return over the grid during training, preset {preset}"),
-    ]
+        parts.append(f"{maps} A negative number is a cell where the agent does better than the ceiling.\n")
+    else:
+        what = f"Success rate over pole length × cart mass, preset {preset}"
+        parts += [figure("results", f"success-{preset}", what), f"{maps}\n"]
+        what = f"Return against pole length at a cart mass of 1.5 kg, preset {preset}"
+        parts.append(figure("results", f"returns-{preset}", what))
+    parts.append(figure("results", f"learning-{preset}", f"Return over the grid during training, preset {preset}"))
+    if preset == "paper":
+        parts.append("The grey curves are the other agents', the grey lines the ceiling and 95 % of it.\n")
     return "\n".join(parts)
 
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from studies.defaults_page import diverged, each, missing, reference_table, relative
-from studies.statistics import Estimate, difference, estimate, iqm, mean_of, probability_of_improvement
-from studies.tables import Lines, changed, figure, interval, markdown, wrapped
+from studies import statistics
+from studies.defaults_page import caveat, diverged, each, missing, reference_table, relative
+from studies.statistics import Estimate, Verdict, difference, estimate, iqm, mean_of, probability_of_improvement
+from studies.tables import Lines, changed, figure, in_code, interval, markdown, placed, signed, wrapped
 
 Found = Mapping[str, Any]
 #: `(found, environment, row) -> a score of each seed`.
 Score = Callable[[Found, str, str], list[float]]
-
-#: Of the figure of shares, in %.
-RANGE = (-50.0, 180.0)
 
 
 def share(found: Found, env: str, name: str) -> list[float]:
@@ -67,23 +65,9 @@ def compared(found: Found, chosen: bool = True) -> list[str]:
 # --- comparisons ---------------------------------------------------------------------------------------
 
 
-class Verdict(NamedTuple):
-    """The environments on which the first of two rows is better, worse, or can't be told from the second."""
-
-    above: list[str]
-    below: list[str]
-    open: list[str]
-
-
 def verdict(found: Found, first: str, second: str, score: Score) -> Verdict:
-    """Compares two rows on every environment that has both, with at least two seeds each."""
-    said = Verdict([], [], [])
-    for env in environments(found):
-        apart = _apart(found, env, first, second, score)
-        if apart and apart.interval:
-            low, high = apart.interval
-            (said.above if low > 0 else said.below if high < 0 else said.open).append(env)
-    return said
+    """Compares two rows on every environment that has both: on which the first is above, below, or neither."""
+    return statistics.verdict({env: _apart(found, env, first, second, score) for env in environments(found)})
 
 
 def _apart(found: Found, env: str, first: str, second: str, score: Score) -> Estimate | None:
@@ -95,12 +79,63 @@ def _apart(found: Found, env: str, first: str, second: str, score: Score) -> Est
 def sentence(found: Found, first: str, second: str, score: Score) -> str:
     """What the intervals say of two rows."""
     said = verdict(found, first, second, score)
-    groups = {"above on": said.above, "below on": said.below, "inconclusive on": said.open}
-    parts = [f"{what} {', '.join(f'`{env}`' for env in envs)}" for what, envs in groups.items() if envs]
+    return f"**{title_of(found, first)}** against {title_of(found, second)}: {placed(said)}."
+
+
+def family(found: Found, pairs: Sequence[tuple[str, str]]) -> str:
+    """What the intervals say of some pairs of rows in the worst cell, in a sentence; empty if none has numbers."""
+    parts, open_ = [], []
+    for first, second in (pair for pair in pairs if set(pair) <= set(compared(found))):
+        said = verdict(found, first, second, share)
+        text = f"{title_of(found, first)} against {title_of(found, second)}"
+        if said.above or said.below:
+            parts.append(f"{text} is {placed(said._replace(open=[]))}")
+        elif said.open:
+            open_.append(text)
+    if open_:
+        parts.append(f"no difference is beyond chance for {'; '.join(open_)}")
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+#: The other ambiguity sets against the default, and the same agents with memory and without.
+_SETS = tuple((name, "cvar") for name in ("minimum", "minimum_late", "kl", "wasserstein"))
+_MEMORY = (("dr_memory4", "dr"), ("dr_memory16", "dr"), ("cvar_memory4", "cvar"))
+_GRADIENTS = ("pg", "epopt", "robust_pg")
+
+
+def unlearned(found: Found) -> str:
+    """Where no policy gradient learned anything, so that kinds of nature can't be compared; empty if nowhere."""
+    best = {
+        env: max(float(np.mean(success(found, env, name))) for name in _GRADIENTS if measured(found, env, name))
+        for env in environments(found)
+        if any(measured(found, env, name) for name in _GRADIENTS)
+    }
+    failing = [env for env, rate in best.items() if rate < _LEARNED]
+    if not failing:
+        return ""
     return (
-        f"**{title_of(found, first)}** against {title_of(found, second)}: above on {len(said.above)} of "
-        f"{sum(map(len, said))}, below on {len(said.below)} ({'; '.join(parts) or 'too few seeds'})."
+        f"- **Nature that chooses once an episode or in every step.** On {in_code(failing)} no policy gradient learned "
+        f"(success at most {100 * max(best[env] for env in failing):.0f} %). So EPOpt, whose nature chooses once an "
+        "episode, can't be compared there with the others, whose nature chooses in every step."
     )
+
+
+#: Mean success below which a policy counts as not learned.
+_LEARNED = 0.05
+
+
+def summary(found: Found) -> str:
+    """The findings in the worst cell, a line each."""
+    lines = []
+    if "cvar" in compared(found):
+        against = sentence(found, "cvar", found["baseline"], share).replace("**", "")
+        lines.append(f"- **Worst case or random models.** {against}")
+    for what, pairs in (("Other ambiguity sets", _SETS), ("Memory", _MEMORY)):
+        text = family(found, pairs)
+        if text:
+            lines.append(f"- **{what}.** {text}")
+    return "\n".join([*lines, *filter(None, [unlearned(found)])])
 
 
 #: Comparisons of two rows beside those with domain randomisation.
@@ -133,11 +168,11 @@ def _chance(found: Found) -> str:
 
 def percent(value: Estimate, rate: bool = False) -> str:
     """A number in percent with its interval; that of a rate ends at 0 and 100 %."""
-    text = f"{100 * value.value:.0f}"
+    text = f"{100 * value.value:z.0f}"
     if not value.interval:
         return text
     ends = [min(max(end, 0.0), 1.0) if rate else end for end in value.interval]
-    return f"{text} ({interval(ends, 100, '.0f')})"
+    return f"{text} ({interval(ends, 100, 'z.0f')})"
 
 
 def table(found: Found, env: str, names: Sequence[str], short: bool = False) -> Lines:
@@ -159,8 +194,8 @@ def table(found: Found, env: str, names: Sequence[str], short: bool = False) -> 
             [
                 name if short else title_of(found, name),
                 percent(mean_of(shares)),
-                f"{100 * float(iqm(np.asarray(shares))):.0f}",
-                f"{100 * min(shares):.0f}",
+                f"{100 * float(iqm(np.asarray(shares))):z.0f}",
+                f"{100 * min(shares):z.0f}",
                 *(f"{np.mean(_scores(found, env, name, of)):.3g}" for of in ("worst_cell", "cvar10", "mean_return")),
                 percent(mean_of(successes), rate=True),
                 f"{100 * float(iqm(np.asarray(successes))):.0f}",
@@ -184,20 +219,9 @@ def difference_table(found: Found, score: Score) -> Lines:
     lines: Lines = [["minus domain randomisation", *(f"`{env}`" for env in envs)]]
     for name in compared(found):
         if name != found["baseline"]:
-            cells = (_difference(_apart(found, env, name, found["baseline"], score)) for env in envs)
+            cells = (signed(_apart(found, env, name, found["baseline"], score), form="+z.0f") for env in envs)
             lines.append([title_of(found, name), *cells])
     return lines
-
-
-def _difference(apart: Estimate | None) -> str:
-    if apart is None:
-        return "–"
-    text = f"{100 * apart.value:+.0f}"
-    if not apart.interval:
-        return text
-    low, high = apart.interval
-    text = f"{text} ({100 * low:+.0f} – {100 * high:+.0f})"
-    return f"**{text}**" if low > 0 or high < 0 else text
 
 
 def settings_table(found: Found) -> Lines:
@@ -239,6 +263,10 @@ def _seeds(found: Found) -> str:
     return f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
+def _rows(found: Found) -> int:
+    return sum(measured(found, env, name) for env in environments(found) for name in found["agents"])
+
+
 def _noise(found: Found) -> str:
     """How large the noise of the test alone is."""
     epsilon = f"{_epsilon(found):g}"
@@ -248,23 +276,37 @@ def _noise(found: Found) -> str:
         for its in rows.values()
         for seed in its["seeds"].values()
     ]
+    shares = [f"{_share_noise(found, env):.0f} on `{env}`" for env in environments(found)]
     return (
         f"From the test episodes alone the success of one seed has a standard error of {100 * np.median(errors):.1f} "
-        f"percentage points in the median and {100 * max(errors):.1f} at most."
+        f"percentage points in the median and {100 * max(errors):.1f} at most. That of its share is, in the median, "
+        f"{', '.join(shares)}."
     )
 
 
-def _caveat(found: Found) -> str:
-    """Where the reference itself fails, so that the share says little."""
+def _share_noise(found: Found, env: str) -> float:
+    """Of one seed's share in percentage points, the standard error from the test episodes alone: the median."""
     epsilon = f"{_epsilon(found):g}"
-    known = {env: found["references"][env][epsilon]["worst_case"]["success"] for env in environments(found)}
-    failing = [f"`{env}` ({100 * rate:.0f} %)" for env, rate in known.items() if rate < 0.5]
-    if not failing:
+    known = found["references"][env][epsilon]
+    whole = known["worst_case"]["worst_cell"] - known["random"]["worst_cell"]
+    seeds = [seed for its in found["rows"][env].values() for seed in its["seeds"].values()]
+    return 100 * float(np.median([seed[epsilon]["worst_cell_error"] for seed in seeds])) / whole
+
+
+def _indistinct(found: Found) -> str:
+    """Environments on which the test is too coarse for small differences; empty if there is none."""
+    coarse = {env: _share_noise(found, env) for env in environments(found)}
+    parts = [
+        f"on `{env}` the share of one seed has a standard error of {its:.0f} points" for env, its in coarse.items()
+    ]
+    loud = [part for part, its in zip(parts, coarse.values(), strict=True) if its > _COARSE]
+    if not loud:
         return ""
-    return (
-        f"On {', '.join(failing)} the reference itself succeeds in less than half of the episodes: there a share of "
-        "100 % is no success, and the second score counts."
-    )
+    return f" From the test episodes alone {'; '.join(loud)}: rows that are close to each other are inconclusive there."
+
+
+#: A standard error of a seed's share, in percentage points, above which small differences are inconclusive.
+_COARSE = 20.0
 
 
 def _stable_baselines(found: Found) -> str:
@@ -295,16 +337,27 @@ def page(found: Found) -> str:
 Domain randomisation trains on random models and maximises the mean over them. The worst-case target is trained on the
 same models and maximises what the worse of them leave. Here both, and what lies between and beside them, have the same
 effort: {found["steps"]:,} environment steps, the preset `default` with the same numbers on every environment, and the
-same choice of weights on held-out models. Nothing was tuned for an environment.
+same choice of weights on held-out models.
+
+Nothing was tuned for an environment, but agents were not tuned equally. The numbers of `default` were chosen with
+RTD-DQN, which is CVaR here, and with Deep-RoK; domain randomisation has the same ones. Policy gradients have the
+numbers of `tuned`, which are Cart-Pole's, and stable-baselines3 has its library's. Read these two as a check, not as a
+comparison of methods.
 
 The first score is the return in the worst cell of a grid of models over the whole box, as a share: 0 is random play,
 100 % is the policy that was planned for the worst case with the model known
-([Which environments can tell?](environments.md)). The second is the mean success over all cells. {_caveat(found)}
+([Where can robustness pay?](environments.md)). The second is the mean success over all cells.
+{caveat(found, envs, _epsilon(found))}
+
+{summary(found)}
+
+An agent is above another where the 95 % interval of the difference of their means over {_seeds(found)} seeds excludes
+0. {_chance(found)}{_indistinct(found)}
 
 {figure("robustness", "share", "The worst cell of each agent on each environment, as a share of the reference")}
 
 A dot is a seed, a bar the mean over seeds with its 95 % interval. The dotted line is the mean of domain randomisation.
-What lies outside {RANGE[0]:g} % to {RANGE[1]:g} % is drawn at the edge.
+Axes differ where shares are large.
 
 {figure("robustness", "success", "Mean success of each agent on each environment")}
 
@@ -318,8 +371,6 @@ bold where 0 is outside:
 Differences in mean success, in percentage points:
 
 {markdown(difference_table(found, success))}
-
-An agent is called above another where the 95 % interval of the difference of their means excludes 0. {_chance(found)}
 
 Other pairs, in the worst cell:
 
@@ -354,12 +405,13 @@ This page is generated, with its figures and [robustness.json](robustness/robust
 {found["command"]}
 ```
 
-which adds to what its folder holds. Rows have {_seeds(found)} seeds. Each cell is played for {found["episodes"]}
+which adds to what its folder holds. Rows have {_seeds(found)} seeds, not ten or more, since there are
+{_rows(found)} of them and stable-baselines3 takes minutes for a seed. Each cell is played for {found["episodes"]}
 episodes by each seed. {diverged(found, called)}{missing(found, called)}
 
 Every seed is tested on episodes of its own, so the spread over seeds holds the noise of the test as well, and the
-intervals, which are Student's for means and Welch's for differences, include both. {_noise(found)} The references are
-taken as they are.
+intervals, which are Student's for means and Welch's for differences, include both. {_noise(found)} The references and
+random play are taken as they are, on episodes of their own.
 
 {markdown(settings_table(found), texts=(1, 2, 3))}
 
@@ -371,8 +423,9 @@ taken as they are.
 - *Hard minimum* takes the worst model from the first step on, as it has no level to change. *Approached* goes from the
   mean to the minimum as the default goes to CVaR: over one of ten models CVaR is the minimum.
 - Policy gradients have no numbers of their own in the preset and take those of `tuned`, with the same number of steps,
-  models and choice of weights as the others. EPOpt's nature chooses trajectories, each on one model: it is the worst
-  case per episode, not per step.
+  models and choice of weights as the others. *EPOpt* is inspired by the algorithm of that name
+  ([differences](algorithms/epopt.md)). Its nature chooses trajectories, each on one model: it is the worst case per
+  episode, not per step.
 - {_stable_baselines(found)}
 
 Mean success of the references and return in their worst cell:

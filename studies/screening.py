@@ -1,4 +1,4 @@
-"""Which environments can tell robust agents from others: exact or best-known policies on every built-in one.
+"""Which environments separate robust agents from others: exact or best-known policies on every built-in one.
 
 An environment with a grid of states is solved by `deeprok.screen`. The deep sea and the pendulum get a grid here, the
 latter with a few torques to choose from. Those of four coordinates are searched, see `searched`.

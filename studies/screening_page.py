@@ -12,14 +12,14 @@ from studies.tables import Lines, figure, markdown, wrapped
 POLICIES = ("random", "nominal", "mean", "cvar", "worst_case", "each")
 _ROBUST = ("cvar", "worst_case")
 
-#: Whether an environment can tell, and in a sentence.
-_ANSWERS = {"yes": "can tell", "in part": "can tell in part", "no": "can't"}
+#: Whether an environment separates robust agents from others, and in a sentence.
+_ANSWERS = {"yes": "separate them", "in part": "separate them in part", "no": "do not"}
 
 #: Of each environment: the task, and why robustness pays or does not. Numbers are in the tables.
 ABOUT = {
     "acrobot": """Swing a double pendulum above a bar with a weak motor at the elbow. A torque along the elbow's speed
 adds energy under every model, so a policy for the nominal model gets there with heavier links and weaker motors as
-well, only later. Agents can't be told apart by robustness here.""",
+well, only later. This environment does not separate robust agents from others.""",
     "cartpole": """Balance a pole on a cart; the paper's experiment. One linear policy does about as well on every cell
 as a policy designed for that cell, and where it fails, all fail: with the shortest pole on the lightest cart a single
 random action can be too much. Differences between agents are differences in learning here, not in what a robust
@@ -33,8 +33,8 @@ current: in any other it steers for the dock until the time is up and lands nowh
 upstream and lands in every current, at the price of a detour. There are few cells, so its values are exact.""",
     "hard_cartpole": """Cart-Pole with unknown gravity and force, and starts far from upright. It was meant to be harder
 on nominal policies, and it is harder on all alike: where gravity is strong and the push weak, some starts are lost
-whatever is done. The regulator for the nominal model does as well as policies for each model, so this box can't tell
-agents apart either.""",
+whatever is done. The regulator for the nominal model does as well as policies for each model, so this box does not
+separate robust agents from others either.""",
     "market": """Hold or exercise an American put while drift and volatility are uncertain. The nominal holder expects
 falling prices and waits; where the market rises, the profit that was there is lost. The worst market of every step is
 always the same one, the calmest and most rising, so the minimum in every step is no more pessimistic than the worst
@@ -43,7 +43,7 @@ others would. Success is whether the option pays anything, which is not what the
 waits for more, succeeds less often.""",
     "mountain_car": """Swing a car that is too weak for the hill out of a valley. A policy for the nominal engine tries
 the hill after as few swings as that engine needs; the weakest of the box needs more, and with the nominal policy runs
-out of time. Only that engine tells: with the others nearly all episodes get there.""",
+out of time. Only that engine makes a difference: with the others nearly all episodes get there.""",
     "pendulum": """Swing a rod up and hold it, with a torque of any size; here one of five. The nominal policy lifts
 long and heavy rods too early and needs another swing. Policies for all models swing more before, and `mean` does most
 of it: the gap between it and the robust ones is close to what counts here, but below.""",
@@ -90,18 +90,18 @@ def _summary(screening: Mapping[str, Any]) -> dict[str, Summary]:
 
 
 def ordered(found: Mapping[str, Any]) -> list[str]:
-    """The environments, those that can tell first: by their verdict with random actions, then by name."""
+    """The environments, those that separate agents first: by their verdict with random actions, then by name."""
     answers = {name: answer(_screening(found, name, found["epsilons"][0])) for name in found["environments"]}
     return sorted(answers, key=lambda name: (list(_ANSWERS).index(answers[name]), name))
 
 
 def answer(screening: Mapping[str, Any]) -> str:
-    """Whether an environment can tell robust agents from others, in a word or two."""
+    """Whether an environment separates robust agents from others, in a word or two."""
     return verdict(screening).partition(":")[0].replace("*", "")
 
 
 def verdict(screening: Mapping[str, Any]) -> str:
-    """Whether an environment can tell robust agents from others, and what it can tell."""
+    """Whether an environment separates robust agents from others, and which."""
     summary = _summary(screening)
 
     def better(policies: tuple[str, ...], than: str) -> bool:
@@ -123,13 +123,13 @@ def verdict(screening: Mapping[str, Any]) -> str:
 
 def _introduction(found: Mapping[str, Any]) -> str:
     first, last = found["epsilons"][0], found["epsilons"][-1]
-    return f"""# Which environments can tell?
+    return f"""# Where can robustness pay?
 
 A robust agent can only be better than another where the environment lets it. Training can't show that it does: an agent
 may fail for many reasons. So every built-in environment was solved, nearly exactly or as well as is known, for six
 policies that differ only by what they are made for, and these were played on a grid of models of its box.
 
-An environment can tell robust agents from others if
+An environment separates robust agents from others if
 
 - **a wrong model costs something**: `each`, a policy for each model, is much better than `nominal`, a policy for the
   nominal one;
@@ -156,15 +156,15 @@ with a grid of states: [See whether robustness can pay](how-to/screen.md).
 
 
 def _counts(found: Mapping[str, Any], epsilon: float) -> str:
-    """Which environments can tell and which can't, in a sentence each."""
+    """Which environments separate robust agents from others and which don't, in a sentence each."""
     answers: dict[str, list[str]] = {kind: [] for kind in _ANSWERS}
     for name in ordered(found):
         answers[answer(_screening(found, name, epsilon))].append(f"[`{name}`](#{name})")
     total = len(found["environments"])
-    told = [
+    counts = [
         f"{len(names)} of {total} {_ANSWERS[kind]}: {', '.join(names)}." for kind, names in answers.items() if names
     ]
-    return f"With random actions in {100 * epsilon:g} % of the steps: " + " ".join(told)
+    return f"With random actions in {100 * epsilon:g} % of the steps: {' '.join(counts)}"
 
 
 def _tables(found: Mapping[str, Any]) -> str:
@@ -181,7 +181,7 @@ Of each policy: the mean success over the cells in %, and the return in its wors
 | mean | a model drawn at random in every step |
 | cvar | the worst quarter of the models in every step, averaged |
 | worst case | the worst model in every step |
-| each | the model that it is played on: a policy a model, which only who knows the model can play |
+| each | the model that it is played on: one policy per model, which needs to know the model |
 
 ### With random actions
 
@@ -192,19 +192,19 @@ Actions are random with probability ε = {first:g}, as they are when agents expl
 
 {markdown(_table(found, last), texts)}
 One policy is better than another if its worst cell has {100 * WORST_CELL:.0f} points more success, or if it has
-{100 * ON_AVERAGE:.0f} points more on average; where success does not tell, returns do, with the same percentages of the
+{100 * ON_AVERAGE:.0f} points more on average; where success is alike, returns count, with the same percentages of the
 range from `random` to `each`.
 """
 
 
 def _table(found: Mapping[str, Any], epsilon: float, short: bool = False) -> Lines:
     policies = [policy.replace("_", " ") for policy in POLICIES]
-    lines = [["environment", *([] if short else ["uncertain (nominal)"]), *policies, "can it tell?"]]
+    lines = [["environment", *([] if short else ["uncertain (nominal)"]), *policies, "separates agents?"]]
     for name in ordered(found):
         screening = _screening(found, name, epsilon)
         cells = [_score(screening["summary"][policy]) for policy in POLICIES]
-        told = answer(screening) if short else verdict(screening)
-        lines.append([name if short else f"[`{name}`](#{name})", *([] if short else [_box(screening)]), *cells, told])
+        said = answer(screening) if short else verdict(screening)
+        lines.append([name if short else f"[`{name}`](#{name})", *([] if short else [_box(screening)]), *cells, said])
     return lines
 
 
@@ -249,7 +249,7 @@ def _accuracy(found: Mapping[str, Any]) -> str:
 - **Episodes.** {" or ".join(map(str, sorted(episodes)))} in each cell, with the same random numbers for all policies
   and cells, and one seed. A success rate of 50 % in a cell has a standard error of about
   {100 * (0.25 / min(episodes)) ** 0.5:.1f} points.
-- **What a verdict is about.** An environment with its default box, as it is built in. Another box may well tell.
+- **What a verdict is about.** An environment with its default box, as it is built in. Another box may be different.
 """
 
 
@@ -259,7 +259,7 @@ def _sections(found: Mapping[str, Any]) -> str:
 
 def _section(found: Mapping[str, Any], name: str) -> str:
     screenings = {epsilon: _screening(found, name, epsilon) for epsilon in found["epsilons"]}
-    told = "\n".join(f"- ε = {epsilon:g}: {judge(_summary(one)).sentence}" for epsilon, one in screenings.items())
+    verdicts = "\n".join(f"- ε = {epsilon:g}: {judge(_summary(one)).sentence}" for epsilon, one in screenings.items())
     one = screenings[found["epsilons"][0]]
     earned = ", ".join(
         f"{policy.replace('_', ' ')} {_number(one['summary'][policy]['mean_return'])}" for policy in POLICIES
@@ -271,7 +271,7 @@ def _section(found: Mapping[str, Any], name: str) -> str:
 
 {ABOUT.get(name, "")}
 
-{told}
+{verdicts}
 
 Mean return over the cells with ε = {found["epsilons"][0]:g}: {earned}. Models: {models}. {solved}
 {_command(found, one)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,10 +10,11 @@ import numpy as np
 from deeprok.plot import BLACK, BLUE, GREEN, ORANGE, SKY
 from studies import defaults_page
 from studies.defaults_page import diverged, missing
+from studies.marks import draw_seeds, name_rows
 from studies.robustness_page import environments as _with_rows
 from studies.robustness_page import measured, percent
-from studies.statistics import Estimate, estimate, mean_of, probability_of_improvement
-from studies.tables import Lines, changed, figure, markdown, shown, title, wrapped
+from studies.statistics import Estimate, difference, estimate, mean_of, probability_of_improvement, verdict
+from studies.tables import Lines, changed, figure, markdown, placed, shown, title, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,46 +64,43 @@ def environments(found: Found) -> list[str]:
 # --- comparisons ---------------------------------------------------------------------------------------
 
 
-def better(found: Found, env: str, first: str, second: str) -> Estimate | None:
-    """The probability that a seed of the first row has a better worst cell than one of the second."""
+def apart(found: Found, env: str, first: str, second: str) -> Estimate | None:
+    """The difference of two rows' means over seeds in the worst cell; None if one of them has no numbers."""
     if not (measured(found, env, first) and measured(found, env, second)):
         return None
-    return estimate(probability_of_improvement, *(each(found, env, name, "worst_cell") for name in (first, second)))
-
-
-def _said(apart: Estimate) -> str:
-    """What an interval of this probability says."""
-    if apart.interval is None:
-        return "has too few seeds to be compared with"
-    low, high = apart.interval
-    return _BETTER if low > 0.5 else _WORSE if high < 0.5 else _UNKNOWN
-
-
-_BETTER, _WORSE, _UNKNOWN = "is better than", "is worse than", "is not clearly better or worse than"
-_WORDS = {_BETTER: "better", _WORSE: "worse"}
+    return difference(*(each(found, env, name, "worst_cell") for name in (first, second)))
 
 
 def sentence(found: Found, env: str, first: str, second: str) -> str:
     """What the seeds say of two rows in the worst cell; empty if one of them has no numbers."""
-    apart = better(found, env, first, second)
-    return said_of(title_of(found, env, first), title_of(found, env, second), apart) if apart else ""
+    if not (measured(found, env, first) and measured(found, env, second)):
+        return ""
+    scores = [each(found, env, name, "worst_cell") for name in (first, second)]
+    return said_of(title_of(found, env, first), title_of(found, env, second), *scores)
 
 
-def said_of(first: str, second: str, apart: Estimate) -> str:
-    """A sentence on two rows.
+def said_of(first: str, second: str, ones: list[float], others: list[float]) -> str:
+    """A sentence on two rows: the difference of their means decides.
 
     Args:
       first: what the one is called.
       second: what the other is called.
-      apart: the probability that a seed of the first does better than one of the second.
+      ones: a score of each seed of the one.
+      others: of the other.
     """
+    means = difference(ones, others)
+    if means.interval is None:
+        return f"{first} has too few seeds to be compared with {second}."
+    above, below, _ = verdict({"": means})
+    words = "is better than" if above else "is worse than" if below else "is not clearly better or worse than"
+    probability = estimate(probability_of_improvement, ones, others)
     return (
-        f"{first} {_said(apart)} {second}: a seed of the former beats one of the latter with probability "
-        f"{percent(apart)} %."
+        f"{first} {words} {second}: the means differ by {_with(means)}, and a seed of the former beats one of the "
+        f"latter with probability {percent(probability)} %."
     )
 
 
-def verdict(found: Found, env: str) -> str:
+def verdict_on(found: Found, env: str) -> str:
     """Whether the worst case beats domain randomisation in the worst cell, beyond chance; and two comparisons more."""
     first, *others = (sentence(found, env, *pair) for pair in _PAIRS)
     said = f"**In the worst cell {first.replace(': ', ':** ', 1)}" if first else ""
@@ -110,26 +108,30 @@ def verdict(found: Found, env: str) -> str:
 
 
 def summary(found: Found) -> str:
-    """On how many simulators the worst case is better than domain randomisation, and on how many worse."""
+    """On which simulators the worst case is above domain randomisation, and on which below."""
     lines = []
     for name in ("robust", "posterior"):
-        known = {env: better(found, env, name, found["baseline"]) for env in environments(found)}
-        told = {env: _said(apart) for env, apart in known.items() if apart}
-        groups: dict[str, list[str]] = {"better": [], "worse": [], "inconclusive": []}
-        for env, said in told.items():
-            groups[_WORDS.get(said, "inconclusive")].append(f"`{env}`")
-        parts = [f"{what} on {', '.join(its)}" for what, its in groups.items() if its]
-        if not parts:
-            continue
-        lines.append(f"- **{role(name).capitalize()}** against {role(found['baseline'])}: {'; '.join(parts)}.")
+        said = verdict({env: apart(found, env, name, found["baseline"]) for env in environments(found)})
+        if any(said):
+            lines.append(f"- **{role(name).capitalize()}** against {role(found['baseline'])}: {placed(said)}.")
     return "\n".join(lines)
+
+
+def untaught(found: Found) -> str:
+    """Simulators that no agent learned, where the worst cells say little; empty if there is none."""
+    best = {
+        env: max(float(np.mean(each(found, env, name, "success"))) for name in _COLOURS if measured(found, env, name))
+        for env in environments(found)
+    }
+    failing = [f"`{env}` (success at most {100 * rate:.0f} %)" for env, rate in best.items() if rate < 0.5]
+    return f" No agent learned {', '.join(failing)}: there the comparison says little." if failing else ""
 
 
 def _chance(found: Found) -> str:
     count = sum(all(measured(found, env, name) for name in pair) for env in environments(found) for pair in _PAIRS)
     return (
         f"With {count} comparisons on this page, about {count / 20:.1g} would be called better or worse by chance if "
-        "all agents were alike; with few seeds the bootstrap's intervals are rather too narrow, so somewhat more."
+        "all agents were alike."
     )
 
 
@@ -170,7 +172,7 @@ def table(found: Found, env: str, short: bool = False) -> Lines:
                 found["environments"][env]["algorithms"][name] if short else title_of(found, env, name),
                 percent(mean_of(each(found, env, name, "success")), rate=True),
                 _number(float(np.mean(each(found, env, name, "mean_return")))),
-                _with(mean_of(each(found, env, name, "worst_cell"))),
+                _with(estimate(np.mean, each(found, env, name, "worst_cell"))),
                 _number(float(np.mean(each(found, env, name, "cvar10")))),
                 _time(found, env, name),
                 str(len(found["rows"][env][name]["seeds"])),
@@ -198,6 +200,13 @@ def short_tables(found: Found) -> list[list[Any]]:
 
 
 # --- the page ------------------------------------------------------------------------------------------
+
+
+def _seeds(found: Found) -> str:
+    counts = sorted(
+        {len(found["rows"][env][name]["seeds"]) for env in environments(found) for name in _rows(found, env)}
+    )
+    return " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else "no"
 
 
 def failed(found: Found) -> str:
@@ -246,7 +255,7 @@ def page(found: Found) -> str:
       found: what `simulators.json` holds.
     """
     tables = "\n".join(
-        f"### `{env}`\n\n{verdict(found, env)}\n\n{markdown(table(found, env))}" for env in environments(found)
+        f"### `{env}`\n\n{verdict_on(found, env)}\n\n{markdown(table(found, env))}" for env in environments(found)
     )
     changes = found["changes"]
     return wrapped(
@@ -257,22 +266,26 @@ them ([Gymnasium](how-to/gymnasium.md), [MuJoCo](how-to/mujoco.md)). On each, fo
 same number of environment steps: the nominal model alone, domain randomisation, the worst-case target, and the
 worst-case target with a weight posterior. They have the preset `default`, and nothing was tuned for a simulator.
 
-In the worst cell of the grid:
+In the worst cell of the grid, by 95 % intervals of the differences of means over {_seeds(found)} seeds:
 
 {summary(found)}
 
+With so few seeds only large differences are beyond chance.{untaught(found)}
+
 {figure("simulators", "worst", "Return in the worst cell of each agent on each simulator")}
 
-A dot is a seed, a bar the mean over seeds with its 95 % interval. The dotted line is random play.
+A dot is a seed, a bar the mean over seeds with its 95 % interval. The dotted line is random play. Agents that were not
+measured on a simulator have no row there.
 
 ## Results
 
 *Success* and *mean return*: over all cells of a grid of 5 values of each uncertain parameter, with both ends of its
 range. *Worst cell*: the return in the cell where it is lowest. *CVaR₁₀*: over the worst tenth of the cells. *Time*:
 of training with its trials, by the clock, as a multiple of the nominal agent's; medians over seeds, and – where the two
-were not trained under the same conditions. Numbers are means over seeds, with Student's 95 % intervals. There is no
-exploration in the tests. An agent is called better or worse than another where the 95 % bootstrap interval of the
-probability that a seed of it has the better worst cell excludes 50 %. {_chance(found)}
+were not trained under the same conditions. Numbers are means over seeds, with 95 % intervals: Student's for success,
+the bootstrap's for returns, so that they can't leave the range of what is possible. There is no exploration in the
+tests. An agent is called better or worse than another where Welch's 95 % interval of the difference of their means in
+the worst cell excludes 0. {_chance(found)}
 
 {tables}
 
@@ -309,7 +322,7 @@ which adds to what its folder holds. {effort(found)}
 
 # --- the figure ----------------------------------------------------------------------------------------
 
-_COLUMNS = 3
+_COLUMNS = 2
 
 
 def figures(found: Found) -> dict[str, Figure]:
@@ -323,39 +336,29 @@ def worst_cells(found: Found) -> Figure:
     from matplotlib.ticker import MaxNLocator
 
     envs = environments(found)
-    names = [name for name in reversed(_COLOURS) if any(measured(found, env, name) for env in envs)]
     columns = min(_COLUMNS, len(envs))
     rows = -(-len(envs) // columns)
-    chart = Figure(figsize=(2.4 + 2.9 * columns, rows * (0.36 * len(names) + 0.9) + 0.4), layout="constrained")
-    panels = chart.subplots(rows, columns, sharey=True, squeeze=False).ravel()
+    most = max(len(_rows(found, env)) for env in envs)
+    chart = Figure(figsize=(4.6 * columns, rows * (0.36 * most + 0.8) + 0.4), layout="constrained")
+    panels = chart.subplots(rows, columns, squeeze=False).ravel()
     for panel, env in zip(panels, envs, strict=False):
+        names = _rows(found, env)
         for height, name in enumerate(names):
-            if not measured(found, env, name):
-                continue
             values = each(found, env, name, "worst_cell")
-            draw_seeds(panel, height, values, mean_of(values), _COLOURS[name])
+            draw_seeds(panel, height, values, estimate(np.mean, values), _COLOURS[name])
         if measured(found, env, "random"):
             (line,) = each(found, env, "random", "worst_cell")[:1]
             panel.axvline(line, color="dimgrey", linewidth=0.9, linestyle=":", zorder=0)
         panel.set_title(env, fontsize=10)
-        panel.xaxis.set_major_locator(MaxNLocator(4))
+        panel.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
         panel.grid(axis="x", linewidth=0.5, alpha=0.5)
+        name_rows(panel, [role(name) for name in names])
     for panel in panels[len(envs) :]:
         panel.set_visible(False)
-    name_rows(panels[0], [role(name) for name in names])
     chart.supxlabel("return in the worst cell", fontsize=10)
     return chart
 
 
-def draw_seeds(panel: Any, height: float, values: Sequence[float], mean: Estimate, colour: str) -> None:
-    """A row of a panel: a dot for each seed, and below them a bar for their mean with its interval."""
-    panel.plot(values, np.full(len(values), height + 0.24), ".", color=colour, markersize=6, alpha=0.5)
-    panel.plot(mean.value, height, "|", color=colour, markersize=12, markeredgewidth=2.5)
-    if mean.interval:
-        panel.plot(mean.interval, [height, height], color=colour, linewidth=1.2)
-
-
-def name_rows(panel: Any, names: Sequence[str]) -> None:
-    """What the rows of a panel are called, from the lowest on."""
-    panel.set_yticks(range(len(names)), names)
-    panel.set_ylim(-0.6, len(names) - 0.3)
+def _rows(found: Found, env: str) -> list[str]:
+    """The trained agents that have numbers on a simulator, the last first."""
+    return [name for name in reversed(_COLOURS) if measured(found, env, name)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,28 @@ def iqm(scores: np.ndarray, axis: int = -1) -> np.ndarray:
 def ratio_of_iqms(first: np.ndarray, second: np.ndarray, axis: int = -1) -> np.ndarray:
     """The first agent's interquartile mean over the second's."""
     return iqm(first, axis) / iqm(second, axis)
+
+
+class Verdict(NamedTuple):
+    """What the 95 % intervals of some differences say: which lie above 0, which below, and which hold 0."""
+
+    above: list[str]
+    below: list[str]
+    open: list[str]
+
+
+def verdict(differences: Mapping[str, Estimate | None]) -> Verdict:
+    """Sorts differences by what their intervals say; those without an interval are left out.
+
+    Args:
+      differences: name, as of an environment -> the difference there, or None where there is none.
+    """
+    said = Verdict([], [], [])
+    for name, apart in differences.items():
+        if apart and apart.interval:
+            low, high = apart.interval
+            (said.above if low > 0 else said.below if high < 0 else said.open).append(name)
+    return said
 
 
 def failures(scores: Sequence[float], threshold: float) -> int:

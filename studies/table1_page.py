@@ -211,6 +211,8 @@ def _policies(found: Mapping[str, Any]) -> str:
 
 {markdown(main_table(found["tables"]["policies"]))}
 {figure("table1", "policies", "Points of success below the ceiling over pole length × cart mass, policy gradients")}
+A negative number is a cell where the policy does better than the ceiling, which is no upper bound.
+
 [EPOpt](algorithms/epopt.md) describes the algorithms. The last three rows have one part each of the robust policy
 gradient.
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import re
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from studies.statistics import failures, fisher
+from studies.statistics import Estimate, Verdict, failures, fisher
 
 Lines = list[list[str]]
 Rows = Mapping[str, Mapping[str, Any]]  # name -> summary
@@ -152,6 +152,29 @@ def with_interval(found: Mapping[str, Any], factor: float = 1.0, form: str = ".1
     """A number with its interval in brackets."""
     value = f"{factor * found['value']:{form}}"
     return f"{value} ({interval(found['ci'], factor, form)})" if found["ci"] else value
+
+
+def signed(apart: Estimate | None, factor: float = 100.0, form: str = "+.0f") -> str:
+    """A difference with its interval, bold where that excludes 0; a dash where there is none."""
+    if apart is None:
+        return "–"
+    text = f"{factor * apart.value:{form}}"
+    if not apart.interval:
+        return text
+    low, high = apart.interval
+    text = f"{text} ({interval(apart.interval, factor, form)})"
+    return f"**{text}**" if low > 0 or high < 0 else text
+
+
+def in_code(names: Iterable[str]) -> str:
+    """Names, each as code."""
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def placed(verdict: Verdict) -> str:
+    """On which environments an agent is above another, below it, or neither."""
+    groups = {"above on": verdict.above, "below on": verdict.below, "inconclusive on": verdict.open}
+    return "; ".join(f"{what} {in_code(envs)}" for what, envs in groups.items() if envs) or "too few seeds"
 
 
 def success(row: Mapping[str, Any]) -> str:

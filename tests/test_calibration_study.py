@@ -109,6 +109,49 @@ def test_verdicts() -> None:
     assert (said["less than bbb raw"], said["less than ensemble corrected"]) == ("2 of 3", "0 of 1")
 
 
+def test_alarm_and_caution_in_words() -> None:
+    def agent(failing: float, auroc: float | None) -> dict[str, Any]:
+        return {"failing": failing, "auroc": auroc}
+
+    def filter_row(name: str, cautious: dict[str, float], *agents: dict[str, Any]) -> dict[str, Any]:
+        return {"agent": name, "cautious": cautious, "agents": {str(i): its for i, its in enumerate(agents)}}
+
+    risen, fallen, same = {"0": 0.5, "3": 0.6}, {"0": 0.8, "3": 0.5}, {"0": 0.7, "3": 0.69}
+    found = {
+        "cells": {"road": 49, "ferry": 7},
+        "rows": {
+            "road": {
+                "nominal": {"filter": filter_row("ekf_dqn", risen, agent(1 / 49, 0.5), agent(4 / 49, 0.7))},
+                "robust": {"filter": filter_row("deep_rok", fallen, agent(7 / 49, 1.0))},
+            },
+            "ferry": {"robust": {"filter": filter_row("deep_rok", same, agent(1 / 7, 0.9), agent(0.0, None))}},
+        },
+    }
+    assert calibration_page.alarm_verdict(found) == (
+        "With the robust target the filter's mean AUROC is 0.90 to 1.00; failing are 7 of 49 cells on `road`, 0 to 1 "
+        "of 7 cells on `ferry`. With the nominal target the filter's mean AUROC is 0.60 to 0.60; failing are 1 to 4 of "
+        "49 cells on `road`."
+    )
+    said = calibration_page.cautious_verdict(found)
+    assert said.startswith(
+        "**It helps in 1 of 3 cases and harms in 1.** With κ = 3 it raises the success of EKF-DQN on"
+    )
+    assert "lowers the success of Deep-RoK on `road` (80.0 to 50.0 %)" in said
+    row = filter_row("deep_rok", same, *({"corrected": {"coverage": [x]}} for x in (0.7, 0.9)))
+    assert calibration_page._covered({"levels": [0.8]}, row, "corrected", 0.8) == "80.0 (70 – 90)"
+
+
+def test_stored_cells_are_those_of_the_grid() -> None:
+    found = json.loads((Path(__file__).parent.parent / "docs" / "calibration" / "calibration.json").read_text())
+    assert found["cells"] == {env: calibration.cells_beyond(env) for env in calibration.ENVS}
+    for env, targets in found["rows"].items():
+        failing = [
+            its["failing"] for rows in targets.values() for row in rows.values() for its in row["agents"].values()
+        ]
+        counts = np.array(failing) * found["cells"][env]
+        np.testing.assert_allclose(counts, np.round(counts), atol=1e-9)
+
+
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=2, max_size=30))
 def test_auroc_is_the_statistic_of_mann_and_whitney(cells: list[tuple[int, bool]]) -> None:
     score, failing = (np.array(part) for part in zip(*cells, strict=True))

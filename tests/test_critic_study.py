@@ -250,6 +250,15 @@ def test_page_of_a_sample() -> None:
     assert any(line[:3] == ["`road`", "linear", "75 %"] for line in lines)
     assert "`road` (4,800 episodes, discount 0.999; bar -0.5)" in " ".join(page.split())
     assert max(map(len, (line for line in page.splitlines() if not line.startswith("|")))) <= 130
+    assert "does not differ from that with another critic on any environment, beyond chance. An iter" in " ".join(
+        page.split()
+    )
+    found = sample()
+    for row in found["rows"]["road"].values():
+        for seed in row["seeds"].values():
+            seed["scores"]["0.05"]["success"] = 0.08
+    said = "No policy learned `road` (success at most 8 %), so it can't compare critics."
+    assert said in " ".join(critic_page.page(found).split())
     ((title, _, *short),) = critic_page.short_tables(sample())
     assert (title, len(short)) == ("critics, ε = 0.05", 2)
 
@@ -257,7 +266,7 @@ def test_page_of_a_sample() -> None:
 def test_figure_of_a_sample() -> None:
     chart = critic_page.figures(sample())["critics"]
     worst, explained = chart.axes
-    assert [label.get_text() for label in worst.get_xticklabels()] == ["linear", "kalman"]
+    assert [label.get_text() for label in worst.get_xticklabels()] == ["linear", "network,\nKalman filter"]
     for panel, dots, means in ((worst, [1, 3, 2, 4], [2, 3]), (explained, [0.25, 0.75, 1, 1], [0.5, 1])):
         found = [line.get_ydata() for line in panel.lines if line.get_marker() == "."]
         np.testing.assert_allclose(np.concatenate(found), dots)

@@ -236,8 +236,18 @@ def test_page_of_a_sample() -> None:
     assert ["Bootstrapped DQN", "`mask` 1", "1 of 2", "200, –", ""] in lines
     assert ["Bootstrapped DQN", "30", "2700, –, 1000", "1350, –, 500"] in lines
     text = " ".join(page.split())
-    assert "The medians of Bootstrapped DQN grow as the depth to the power of 3.0." in text
+    assert "The medians of Bootstrapped DQN grow as the depth to the power of 3.0, by least squares" in text
     assert "No seed diverged." in text
+    assert "DQN, ε-greedy at no depth, EKF-DQN, Thompson sampling to depth 10, Bootstrapped DQN to depth 30.**" in text
+    # Of 2 of 3 and 1 of 3 Fisher's test says nothing.
+    assert "with 2 of 3 and 1 of 3 seeds at depth 10 (p = 1), 0 of 3 and 0 of 3 seeds at depth 20 (p = 1)" in text
+    assert "medians can't be compared" not in text  # ε is not known to fall over the whole run
+    assert "bsuite goes to depth 50; depths beyond 30 were not run." in text
+    found["chosen"]["dqn"] = {"epsilon_fraction": 1.0}
+    found["rows"]["ekf_dqn"]["10"]["seeds"]["0"] |= {"first": 8, "solved": 8}
+    text = " ".join(deep_sea_page.page(found).split())
+    assert "medians can't be compared: ε falls over the whole run" in text
+    assert "so few episodes: EKF-DQN, Thompson sampling at depth 10 in episode 8." in text
     found["rows"]["ekf_dqn"]["20"]["seeds"]["1"]["diverged"] = True
     text = " ".join(deep_sea_page.page(found).split())
     assert "Seeds whose weights became infinite or no numbers: EKF-DQN, Thompson sampling, depth 20: 1." in text

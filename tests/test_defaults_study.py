@@ -248,15 +248,61 @@ def test_page_of_a_sample() -> None:
     page = defaults_page.page(sample())
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
     of = {(line[0], line[1]): line[2:] for line in reversed(lines)}  # the first table's
-    assert of["`road`", "Double-DQN"] == ["50", "0 – 100", "0", "1 of 3", "10", "11", "50"]
+    assert of["`road`", "Double-DQN"] == ["50.0", "0.0 – 100.0", "0.0", "1 of 3", "10", "11", "9", "50"]
     share, _, worst, reach, *rest = of["`road`", "Deep-RoK"]
-    assert (share, worst, reach, rest) == ("105", "95", "3 of 3", ["32", "33", "50"])
-    assert of["`rocket`", "Double-DQN"] == ["-50", "–", "-50", "0 of 1", "1", "2", "50"]
+    assert (share, worst, reach, rest) == ("105.0", "95.0", "3 of 3", ["32", "33", "9", "50"])
+    assert of["`rocket`", "Double-DQN"] == ["-50.0", "–", "-50.0", "0 of 1", "1", "2", "9", "50"]
     assert ("`rocket`", "Deep-RoK") not in of  # not measured
     assert ["`road`", "25 % / -10", *["25 % / 1"] * 3, "25 % / 30", "25 % / 1"] in lines
     assert max(map(len, (line for line in page.splitlines() if not line.startswith("|")))) <= 130
     first, second = defaults_page.short_tables(sample())
     assert (first[0], second[0], len(first)) == ("ε = 0.05", "ε = 0", 2 + 3)
+
+
+def with_baseline() -> dict[str, Any]:
+    """The sample with domain randomisation: on the road below Deep-RoK, and with a higher mean return."""
+    found = sample()
+    road = found["rows"]["road"]
+    seeds = {
+        seed: {epsilon: {**scores, "mean_return": 11.0 + int(seed)} for epsilon, scores in its.items()}
+        for seed, its in road["ddqn"]["seeds"].items()
+    }
+    for its in seeds.values():
+        its["0.05"]["worst_cell"] = its["0.05"]["worst_cell"] / 10
+    road["ddqn_dr"] = {**road["ddqn"], "seeds": seeds}
+    return found
+
+
+def test_verdicts() -> None:
+    found = sample()
+    # By its mean Deep-RoK reaches 105 % with random actions, and (32 + 32 + 44) / 3 + 10 of 40 without.
+    assert defaults_page.aim(found) == (
+        "**By the mean over seeds the aim is reached by Deep-RoK on 1 of 1 environments.** Without random actions it "
+        "is 1 of 1."
+    )
+    assert defaults_page.aim_table(found)[1:] == [
+        ["Double-DQN", "0 of 2", "1 of 2", "1 of 4", "2 of 4"],
+        ["Deep-RoK", "1 of 1", "1 of 1", "3 of 3", "3 of 3"],
+    ]
+    assert defaults_page.turned(found).startswith("Random actions can decide: on `rocket` 0 of 1 runs reach the aim")
+    assert "`road` (25 %), `rocket` (25 %) the reference itself succeeds" in defaults_page.page(found)
+    assert "hover" in defaults_page.page(found)
+    # Without domain randomisation there is nothing to compare with.
+    assert defaults_page.against_random_models(found, 0.05) == ""
+    assert "## Minus random models" not in defaults_page.page(found)
+    found = with_baseline()
+    said = defaults_page.against_random_models(found, 0.05)
+    # Shares of 22.5, 27.5 and 32.5 %, and mean returns of 11, 12 and 13 against 9.
+    assert "- Deep-RoK is above on `road`. The price, in mean return over all cells: 9 against 12 on `road`." in said
+    apart = defaults_page.apart(found, "deep_rok", "ddqn_dr", 0.05)
+    assert apart["road"].value == pytest.approx(1.05 - 0.275)
+    first, second = ([0.95, 0.95, 1.25], [0.225, 0.275, 0.325])
+    expected = stats.ttest_ind(first, second, equal_var=False).confidence_interval()
+    assert apart["road"].interval == pytest.approx((expected.low, expected.high))
+    (line,) = defaults_page.difference_table(found, 0.05)[1:]
+    assert line[0] == "`road`"
+    assert line[1].startswith("**+77.5 (")
+    assert line[2].startswith("**-3 (")
 
 
 def test_the_page_compares_with_the_tuned_preset_where_there_is_one() -> None:
@@ -267,13 +313,23 @@ def test_the_page_compares_with_the_tuned_preset_where_there_is_one() -> None:
     for success, its in zip((0.9, 0.95, 1.0), found["rows"]["cartpole"]["ddqn"]["seeds"].values(), strict=True):
         its["paper"] = {"success": success}
     found["rows"]["cartpole"]["deep_rok"]["seeds"] = {}
-    (line,) = [line for line in defaults_page.page(found).splitlines() if line.startswith("| Double-DQN |")]
+    (line,) = [line for line in defaults_page.page(found).splitlines() if line.startswith("| Double-DQN | 3 and")]
     agent, seeds, default, _, tuned, _, change = (cell.strip() for cell in line.split("|")[1:-1])
     assert (agent, seeds, default, tuned) == ("Double-DQN", "3 and 2", "95.0", "92.0")
     # Welch: variances 0.0025 / 3 and 0.0008 / 2.
     error, freedom = 0.0012333**0.5, 0.0012333**2 / (0.00083333**2 / 2 + 0.0004**2)
     half = stats.t.ppf(0.975, freedom) * error
     assert change == f"+3.0 ({3 - 100 * half:+.1f} – {3 + 100 * half:+.1f})"
+
+
+@pytest.mark.parametrize(("success", "verdict"), [(0.495, "meets it (-0.5)"), (0.485, "misses it (-1.5)")])
+def test_a_robust_agent_may_lose_a_point_against_the_tuned_preset(success: float, verdict: str) -> None:
+    found = sample()
+    seeds = {"0": {**found["rows"]["road"]["deep_rok"]["seeds"]["0"], "paper": {"success": success}}}
+    empty = {"settings": "", "seeds": {}, "diverged": []}
+    found["rows"]["cartpole"] = {"ddqn": empty, "deep_rok": {**empty, "seeds": seeds}}
+    found["references"]["cartpole"] = found["references"]["road"]
+    assert f"By its mean Deep-RoK {verdict}." in " ".join(defaults_page.page(found).split())
 
 
 @pytest.mark.parametrize("env", ["cartpole", "ferry"])
@@ -309,7 +365,7 @@ def test_figure_of_a_sample() -> None:
     found["rows"]["rocket"]["ddqn"]["seeds"]["0"]["0.05"]["worst_cell"] = -30.0  # far below random play
     charts = defaults_page.figures(found)
     assert list(charts) == ["share", "why"]
-    # Of the two only the road can tell agents apart.
+    # Of the two only the road separates robust agents from others.
     (road,) = charts["why"].axes[0].get_yticklabels()
     assert road.get_text() == "road\nunknown grip and drag"
     chart = charts["share"]
@@ -317,8 +373,11 @@ def test_figure_of_a_sample() -> None:
     assert [label.get_text() for label in panel.get_yticklabels()] == ["rocket", "road"]
     dots = [line.get_xdata() for line in panel.lines if line.get_marker() == "."]
     bars = [float(line.get_xdata()[0]) for line in panel.lines if line.get_marker() == "|"]
-    np.testing.assert_allclose(np.concatenate(dots), [-50.0, 0.0, 50.0, 100.0, 95.0, 95.0, 125.0])
-    np.testing.assert_allclose(bars, [-50.0, 50.0, 105.0])
+    np.testing.assert_allclose(np.concatenate(dots), [0.0, 50.0, 100.0, 95.0, 95.0, 125.0])
+    np.testing.assert_allclose(bars, [50.0, 105.0])
+    (arrow,) = [line for line in panel.lines if line.get_marker() == "<"]
+    assert arrow.get_xdata()[0] == -50.0
+    assert "−1600 %" in [text.get_text() for text in panel.texts]  # from 2 to 4 is the whole
     (legend,) = chart.legends
     assert [text.get_text() for text in legend.get_texts()] == ["Double-DQN", "Deep-RoK"]
 

@@ -153,7 +153,7 @@ def test_table_page_and_figures(reproduced: Reproduced) -> None:
     report = reproduced.out / "report"
     written = (report / "results.md").read_text()
     assert "deeprok reproduce --seeds 2\n" in written
-    for figure in ("returns-tuned", "success-tuned", "learning-tuned", "square"):
+    for figure in ("shortfall-tuned", "learning-tuned", "square"):
         assert f"(results/{figure}.png)" in written
         assert (report / "results" / f"{figure}.png").read_bytes().startswith(b"\x89PNG")
         assert "<svg" in (report / "results" / f"{figure}.svg").read_text()

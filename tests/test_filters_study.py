@@ -303,7 +303,11 @@ def test_steps_and_seconds_to_the_bar() -> None:
 def test_page_of_a_sample() -> None:
     page = filters_page.page(sample())
     text = " ".join(page.split())
-    assert "a filter needs fewer steps than every row of Adam on `road`, and on no environment does a filter" in text
+    assert (
+        "- `road`: filter, full P needs 0.67 times the steps of Adam, 1 update (no interval: not all seeds reach the "
+        "threshold); filter, full P needs 6.7 times the seconds of Adam, 1 update (no interval"
+    ) in text
+    assert "the filter hidden layers of 20 and 20 units and batches of 16; one row" in text
     assert "Best worst cell: Adam, 1 update (4), filter, full P (1)." in text
     assert (
         "Fewest steps: filter, full P, 4,000. Filters that need fewer than every row of Adam: filter, full P." in text
@@ -328,8 +332,24 @@ def test_rows_that_never_learn_are_not_compared() -> None:
     found = sample()
     found["rows"]["road"] = {"adam 1": curves([0, 9], [9, 0]), "full": curves([9, 0], [0, 0])}
     text = " ".join(filters_page.page(found).split())
-    assert "No row comes to the bar with most of its seeds, so that steps cannot be compared." in text
-    assert "filter, full P and Adam, 1 update do not come to the bar with most seeds" in text
+    assert "No row reaches the threshold with most of its seeds, so that steps cannot be compared." in text
+    assert "filter, full P and Adam, 1 update do not reach the threshold with most seeds" in text
+    assert "- `road`: no filter and row of Adam reaches the threshold with most of its seeds." in text
+
+
+def test_ratios_have_intervals_where_all_seeds_learn() -> None:
+    found = sample()
+    found["rows"]["road"]["adam 1"] = curves([0, 27, 30, 30], [0, 27, 27, 30], [27, 27, 27, 30])
+    found["rows"]["road"]["full"] = curves([28, 28, 28, 28], [28, 28, 28, 28], [28, 28, 28, 28])
+    steps, seconds = (filters_page.ratio(found, "road", "full", "adam 1", of) for of in (False, True))
+    assert steps is not None
+    assert seconds is not None
+    # Medians of 2000 and 4000 steps; resampled seeds of Adam have a median of 2000 or 4000.
+    assert steps == (0.5, (0.5, 1.0))
+    assert seconds == (5.0, (5.0, 10.0))
+    assert "needs 0.5 (0.5 – 1) times the steps and 5 (5 – 10) times the seconds" in " ".join(
+        filters_page.page(found).split()
+    )
 
 
 def test_figures_of_a_sample() -> None:

@@ -308,9 +308,13 @@ def test_verdicts_and_sentences() -> None:
     assert robustness_page.verdict(found, "dr_memory4", "dr", share) == (["rocket"], [], ["road"])
     assert robustness_page.verdict(found, "kl", "dr", share) == ([], [], [])
     assert robustness_page.sentence(found, "dr_memory4", "dr", share) == (
-        "**domain randomisation, memory 4** against domain randomisation: above on 1 of 2, below on 0 (above on "
-        "`rocket`; inconclusive on `road`)."
+        "**domain randomisation, memory 4** against domain randomisation: above on `rocket`; inconclusive on `road`."
     )
+    assert robustness_page.summary(found).splitlines() == [
+        "- **Worst case or random models.** CVaR, the default against domain randomisation: above on `road`; below on "
+        "`rocket`.",
+        "- **Memory.** Domain randomisation, memory 4 against domain randomisation is above on `rocket`.",
+    ]
     # One seed has no interval, and decides nothing.
     found["rows"]["road"]["cvar"]["seeds"] = {"0": found["rows"]["road"]["cvar"]["seeds"]["0"]}
     assert robustness_page.verdict(found, "cvar", "dr", share) == ([], ["rocket"], [])
@@ -346,9 +350,30 @@ def test_page_of_a_sample() -> None:
     assert "Not measured yet: domain randomisation, memory 16;" in text
     assert "On `road` (25 %), `rocket` (25 %) the reference itself succeeds in less than half" in text
     assert "standard error of 1.0 percentage points" in text
-    assert "Rows have 3 seeds. Each cell is played for 200 episodes" in text
+    assert "Rows have 3 seeds, not ten or more, since there are 7 of them" in text
+    # 0.1 of 10, which is the way from random play to the reference.
+    assert "That of its share is, in the median, 1 on `road`, 1 on `rocket`." in text
     assert max(map(len, (line for line in page.splitlines() if not line.startswith("|")))) <= 130
     assert [name for name, *_ in robustness_page.short_tables(sample())] == ["road", "rocket"]
+
+
+def test_policy_gradients_that_did_not_learn_compare_nothing() -> None:
+    found = sample()
+    assert robustness_page.unlearned(found) == ""
+    found["rows"]["road"]["pg"] = {**found["rows"]["road"]["dr"]}
+    found["rows"]["rocket"]["epopt"] = {**found["rows"]["rocket"]["cvar"]}  # successes of 0 to 5 %
+    said = robustness_page.unlearned(found)
+    assert "On `rocket` no policy gradient learned (success at most" in said
+
+
+def test_a_coarse_test_is_said() -> None:
+    found = sample()
+    assert "rows that are close to each other" not in robustness_page.page(found)
+    for its in found["rows"]["road"].values():
+        for seed in its["seeds"].values():
+            seed["0.05"]["worst_cell_error"] = 5.0
+    said = " ".join(robustness_page.page(found).split())
+    assert "on `road` the share of one seed has a standard error of 50 points: rows that are close" in said
 
 
 def test_figures_of_a_sample() -> None:
@@ -360,7 +385,10 @@ def test_figures_of_a_sample() -> None:
         *("CVaR, the default", "domain randomisation, memory 4", "domain randomisation"),
     ]
     dots = [line.get_xdata() for line in rocket.lines if line.get_marker() == "."]
-    np.testing.assert_allclose(np.concatenate(dots), [-50, 5, 10, 80, 85, 90, 40, 50, 60])
+    np.testing.assert_allclose(np.concatenate(dots), [-800, 5, 10, 80, 85, 90, 40, 50, 60])
+    # Only the environment with such a seed has a wider axis, which ends beyond all that is drawn.
+    assert road.get_xlim() == pytest.approx((-56.9, 186.9))
+    assert rocket.get_xlim()[0] < -800
     means = [float(line.get_xdata()[0]) for line in road.lines if line.get_marker() == "|"]
     np.testing.assert_allclose(means, [95, 160 / 3, 50])
 

@@ -211,7 +211,7 @@ def test_page_of_a_sample() -> None:
     page = environments_page(found)
     row = next(line for line in page.splitlines() if line.startswith("| [`tells`](#tells)"))
     assert "| `wind_speed` 0.5 to 2 (1) m/s | 0 % / −0.5 | 50 % / 0.5 | 50 % / 0.5 | 90 % / 0.9 | 90 % / 0.9 |" in row
-    assert "1 of 6 can tell: [`tells`](#tells). 2 of 6 can tell in part:" in page
+    assert "1 of 6 separate them: [`tells`](#tells). 2 of 6 separate them in part:" in page
     assert "about 5.0 points" in page  # √(¼ / 100)
     assert max(map(len, (line for line in page.splitlines() if not line.startswith("|")))) <= 130
     assert len(short_tables(found)[0]) == 2 + len(names)
