@@ -157,11 +157,45 @@ def aim(horizon: int = 5) -> Environment:
     return Environment("aim", reset, step, Lens(), box, (1.0,), Interval((-2.0,), (2.0,)), horizon, -0.1)
 
 
+@pytree_dataclass
+class Ground:
+    east: Any = quantity(0.5, "", "place from west to east", positive=False)
+    north: Any = quantity(0.5, "", "place from south to north", positive=False)
+
+
+#: Where the ground gives way: a ten-thousandth of the box.
+POCKET = {"east": (0.9, 0.91), "north": (0.2, 0.21)}
+
+
+def ice(horizon: int = 1) -> Environment:
+    """One step over ice: to run earns about 1, but −5 where it gives way; to walk earns 0.5 everywhere.
+
+    The ice grows thinner towards the pocket, of which the reward of a run tells a little.
+    """
+
+    def reset(key: jax.Array, params: Ground) -> tuple[jax.Array, jax.Array]:
+        return jnp.int32(0), jnp.ones(1)
+
+    def step(key: jax.Array, state: jax.Array, action: jax.Array, params: Ground) -> Outcome:
+        away, inside = jnp.zeros(()), jnp.array(True)
+        for name, (low, high) in POCKET.items():
+            place = getattr(params, name)
+            away += jnp.abs(place - (low + high) / 2)
+            inside &= (low <= place) & (place <= high)
+        runs = jnp.where(inside, -5.0, 1.0 + 0.1 * away)
+        return Outcome(
+            state=state, obs=jnp.ones(1), reward=jnp.where(action == 0, runs, 0.5), terminated=jnp.array(True)
+        )
+
+    box = {"east": (0.0, 1.0), "north": (0.0, 1.0)}
+    return Environment("ice", reset, step, Ground(), box, (1.0,), Choices(("run", "walk")), horizon, 0.0)
+
+
 def part_of(make: Callable[[int], Environment]) -> EnvironmentPart:
     return EnvironmentPart(EpisodeSettings, lambda settings: make(settings.horizon))
 
 
-PROBES = {make.__name__: part_of(make) for make in (fork, treadmill, drift, ring, pushes, aim)}
+PROBES = {make.__name__: part_of(make) for make in (fork, treadmill, drift, ring, pushes, aim, ice)}
 
 
 def failing(where: str, of: str) -> Environment:

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from probe_envs import ice
 
 from deeprok.environments import Environment, HostEnvironment, HostOutcome, branch, cartpole, with_model
 from deeprok.environments.pendulum import pendulum
@@ -83,3 +84,4 @@ SIMULATED_CARTPOLE = simulated(cartpole(horizon=40), "simulated")
 FORGETFUL = simulated(cartpole(horizon=40), "forgetful", Unreadable)
 JAX_PENDULUM = seeded(pendulum(horizon=20), "seeded pendulum")
 SIMULATED_PENDULUM = simulated(pendulum(horizon=20), "simulated pendulum")
+SIMULATED_ICE = simulated(ice(), "simulated ice")

@@ -239,6 +239,7 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "explore": ("ucb", "ucb"),
     "explore_scale": ("2", 2.0),
     "prior_part": ("mean", "mean"),
+    "adversary": ("stress", "stress"),
 }
 #: Settings that need others, or a run.
 TOGETHER = {"prior", "simulators"}
@@ -295,6 +296,7 @@ OTHERS: dict[str, dict[str, tuple[str, Any]]] = {
             for name in (
                 *("batch_size", "replay_size", "warm_up", "train_every", "updates", "chunk_steps"),
                 *("epsilon_start", "epsilon_end", "epsilon_steps", "epsilon_fraction", "target_period", "target_rate"),
+                "adversary",
             )
         },
         "double": ("", True),
@@ -308,7 +310,7 @@ OTHERS: dict[str, dict[str, tuple[str, Any]]] = {
             for name in (
                 *("batch_size", "replay_size", "warm_up", "train_every", "updates", "chunk_steps"),
                 *("target_period", "target_rate", "robust_set", "robust_level", "confidence", "level_start"),
-                *("level_steps", "level_fraction"),
+                *("level_steps", "level_fraction", "adversary"),
             )
         },
         "policy_delay": ("3", 3),

@@ -218,7 +218,7 @@ NUMBERS: dict[str, list[Any]] = {
     "gae_lambda": [1.5],
     "trajectory_level": [NAN],
     "level_iterations": [-1],
-    "adversary": [-0.1, 1.5],
+    "adversary": [-0.1, 1.5, NAN],
     "source_spread": [-1.0],
     "adapt_every": [0],
     "target_trajectories": [0],
@@ -528,6 +528,7 @@ OTHER: dict[str, Any] = {
     "prior_part": "mean",
     "precision": "float64",
     "explore": "ucb",
+    "adversary": "stress",
 }
 
 

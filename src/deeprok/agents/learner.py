@@ -24,6 +24,9 @@ from deeprok.uncertainty.sets import Level
 #: The model that an agent acts on: the nominal one, a fresh draw from the box in each episode, or one of the model set.
 Acting = Literal["nominal", "sampled", "member"]
 
+#: What looks for models that join the set: nothing, or the search of `deeprok stress`.
+Adversary = Literal["none", "stress"]
+
 #: Where several seeds train: vmapped in one program, one after the other in one program, or in processes of their own.
 Seeds = Literal["vmap", "loop", "processes"]
 
@@ -74,6 +77,7 @@ class Task(NamedTuple):
     target_settings: Any
     estimator: EstimatorPart | None
     estimator_settings: Any
+    searches: bool  # whether models are searched for on the way that join the set
 
     @property
     def most_steps(self) -> int:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from deeprok.agents import replay
 from deeprok.agents.clock import Clock
 from deeprok.agents.exploration import linear_epsilon
-from deeprok.agents.learner import Task, gigabytes
+from deeprok.agents.learner import Adversary, Task, gigabytes
 from deeprok.agents.network import Network
 from deeprok.agents.targets.base import Target
 from deeprok.core.errors import DeeprokError
@@ -33,6 +33,9 @@ class ReplaySettings:
     """Environment steps between updates."""
     updates: Count = added(1)
     """Updates after every train_every steps, each from a mini-batch of its own."""
+    adversary: Adversary = added("none")
+    """What adds to the set of models: none; or stress, which searches the box for the model on which the present policy
+    does worst, up to five times, from a quarter of the budget on."""
 
 
 @dataclass(frozen=True)

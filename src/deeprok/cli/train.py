@@ -225,6 +225,9 @@ def _train_runs(name: Path, folders: Sequence[Path], count: int | None, train: C
         recent = [x for line in lines[-5:] for x in line["returns"]]
         trials = {line["steps"]: line["trial_return"] for line in lines if "trial_return" in line}
         best = step_of_best(folder)
+        if best and configs[folder].searches:  # which had the best weights tried again
+            with configs[folder].arithmetic():
+                trials[best] = runs.best_trial(folder, configs[folder].make_learner())
         table.add_row(
             Text(str(folder)),
             str(episodes),
@@ -238,15 +241,39 @@ def _train_runs(name: Path, folders: Sequence[Path], count: int | None, train: C
     streams.out.print(table)
     config = configs[folders[0]]
     which = f"the worst {100 * config.trial_tail:g} % of " if config.trial_tail < 1 else ""
+    more = " and those that the adversary has found" if config.searches else ""
     streams.out.print(
         f"the best weights are those that evaluate takes; trial: their mean return on {which}{config.trial_models} "
-        "held-out models",
+        f"held-out models{more}",
         highlight=False,
         soft_wrap=True,
     )
+    if config.searches:
+        _print_found(folders, config)
     streams.out.print(
         f"map where it works with: deeprok evaluate {name}", highlight=False, markup=False, soft_wrap=True
     )
+
+
+def _print_found(folders: Sequence[Path], config: Config) -> None:
+    """Prints what the searches of an adversary have found, each for the policy of its time."""
+    names = list(config.make_box(config.make_env()))
+    columns = ("run", "searched at", "success", "return", *names, "joined")
+    table = Table(*columns, box=None, header_style="bold", title="worst models found", title_justify="left")
+    for folder in folders:
+        for line in (line for line in runs.read_metrics(folder) if "found_at" in line):
+            table.add_row(
+                Text(str(folder)),
+                f"step {line['found_at']:,}",
+                f"{100 * line['found_success']:.0f} %",
+                f"{line['found_return']:.1f}",
+                *(f"{line[f'found_{name}']:.3g}" for name in names),
+                "yes" if line["found_joined"] else "no, the set had one as bad",
+            )
+    if table.row_count:
+        streams.out.print(table)
+    else:
+        streams.out.print("the budget was too short for a search of the adversary", highlight=False, soft_wrap=True)
 
 
 def on_interrupt(count: int) -> None:

@@ -31,6 +31,7 @@ from deeprok.environments.host_wrappers import disturbed_simulator, remembering_
 from deeprok.environments.wrappers import disturbed, with_memory
 from deeprok.estimators import ESTIMATORS, EstimatorPart
 from deeprok.runs import format3, inputs
+from deeprok.runs.adversary import check_adversary
 from deeprok.runs.run_settings import PRESETS, Preset, RunSettings
 from deeprok.runs.simulated import check_simulator
 from deeprok.uncertainty.models import (
@@ -114,6 +115,11 @@ class Config(RunSettings):
         return getattr(self.learner, "prior", "")
 
     @property
+    def searches(self) -> bool:
+        """Whether models are searched for on the way that join the set."""
+        return getattr(self.learner, "adversary", "none") == "stress"
+
+    @property
     def budget(self) -> Budget:
         """How long the run trains."""
         return Budget(self.episodes, self.steps)
@@ -188,6 +194,7 @@ class Config(RunSettings):
             target_settings=self.target,
             estimator=parts.estimator,
             estimator_settings=self.estimator,
+            searches=self.searches,
         )
 
     def make_learner(self) -> Learner:
@@ -404,5 +411,7 @@ def check(config: Config) -> None:
         )
     parts.target.check(config.target, config.has_posterior)
     parts.learner.check(config.task())
+    if config.searches:
+        check_adversary(config, config.task(), config.make_learner())
     if isinstance(env, HostEnvironment):
         check_simulator(config, env, config.make_learner(), config.robust)

@@ -15,6 +15,7 @@ from deeprok.environments.host import HostEnvironment
 from deeprok.evaluation.play import cell_player, nominal_models, play_episodes
 from deeprok.evaluation.policies import ensemble_policy, weights_policy
 from deeprok.runs.settings import Config
+from deeprok.training.found import Found
 from deeprok.training.scan import Program, RunState
 from deeprok.uncertainty import sample_box
 
@@ -53,8 +54,12 @@ def with_early(best: Best) -> Best:
     return dataclasses.replace(best, early=best) if best.progress.size else best
 
 
-def make_trial(config: Config, program: Program, trials: Trials) -> Callable[[Any], jax.Array]:
-    """A function `beliefs -> [S]` mean returns on held-out models drawn from the box, or on the worst of them."""
+def make_trial(config: Config, program: Program, trials: Trials) -> Callable[..., jax.Array]:
+    """A function `(beliefs, found=None) -> [S]`: mean returns on held-out models, or on the worst of them.
+
+    Held-out models are drawn from the box. What a run's searches have found is there too: draws may never meet it, so
+    that without it weights that do well there would pass for no better than others.
+    """
     models_key, episodes_key = jax.random.split(jax.random.key(trials.seed))
     count = trials.times * config.trial_models
     view = program.learner.view
@@ -63,8 +68,8 @@ def make_trial(config: Config, program: Program, trials: Trials) -> Callable[[An
     def score(returns: Any) -> jax.Array:
         if config.trial_tail == 1.0 or not box:
             return jnp.mean(returns)
-        by_model = jnp.mean(returns.reshape(count, config.trial_episodes), axis=1)
-        return jnp.mean(jnp.sort(by_model)[: max(1, round(config.trial_tail * count))])
+        by_model = jnp.mean(returns.reshape(-1, config.trial_episodes), axis=1)
+        return jnp.mean(jnp.sort(by_model)[: max(1, round(config.trial_tail * len(by_model)))])
 
     if isinstance(env, HostEnvironment):
         # Without a box there is one model, the nominal one.
@@ -73,20 +78,42 @@ def make_trial(config: Config, program: Program, trials: Trials) -> Callable[[An
         drawn = sample_box(models_key, box, (count,), config.edges)
         cells = {name: np.asarray(values) for name, values in drawn.items()}
 
-        def trial_of_each(beliefs: Any) -> jax.Array:
+        def cells_of(found: Found | None, i: int) -> dict[str, np.ndarray]:
+            if found is None:
+                return cells
+            rows = np.asarray(found.models[i])[: int(found.there[i])]
+            return {name: np.append(values, rows[:, j]) for j, (name, values) in enumerate(cells.items())}
+
+        def trial_of_each(beliefs: Any, found: Found | None = None) -> jax.Array:
             thetas = jax.vmap(view.mean)(beliefs)
-            return jnp.stack([score(play(theta[None], cells, config.trial_epsilon, trials.seed)) for theta in thetas])
+            returns = (
+                play(theta[None], cells_of(found, i), config.trial_epsilon, trials.seed)
+                for i, theta in enumerate(thetas)
+            )
+            return jnp.stack([score(each) for each in returns])
 
         return trial_of_each
     plain = env
 
-    def trial(belief: Any) -> jax.Array:
+    def score_with(returns: Any, there: jax.Array) -> jax.Array:
+        """The score where only so many of the found models, which come last, are there."""
+        models = count + there
+        by_model = jnp.mean(returns.reshape(-1, config.trial_episodes), axis=1)
+        ranked = jnp.sort(jnp.where(jnp.arange(len(by_model)) < models, by_model, jnp.nan))  # which come last
+        tail = jnp.maximum(1, jnp.round(config.trial_tail * models))
+        return jnp.sum(jnp.where(jnp.arange(len(by_model)) < tail, ranked, 0.0)) / tail
+
+    def trial(belief: Any, found: Found | None) -> jax.Array:
         policy = ensemble_policy(view.network, env.actions, view.mean(belief)[None], "mean")
         models = sample_box(models_key, box, (count,), config.edges) or nominal_models(env, count)
+        if found is not None:
+            rows = dict(zip(box, found.models.T, strict=True))
+            models = {name: jnp.concatenate([values, rows[name]]) for name, values in models.items()}
         each = {name: jnp.repeat(values, config.trial_episodes) for name, values in models.items()}
-        return score(play_episodes(plain, policy, each, episodes_key, config.trial_epsilon))
+        returns = play_episodes(plain, policy, each, episodes_key, config.trial_epsilon)
+        return score(returns) if found is None else score_with(returns, found.there)
 
-    return jax.jit(jax.vmap(trial))
+    return jax.jit(lambda beliefs, found=None: jax.vmap(trial)(beliefs, found))
 
 
 def present_weights(states: RunState, scores: jax.Array, progress: np.ndarray) -> Best:
@@ -106,6 +133,14 @@ def with_trial(config: Config, best: Best, present: Best, tried: np.ndarray) -> 
     # Weights to go on from: of equal ones the later have learned more.
     was_early = np.asarray(best.progress[:, 0] < first)
     return chosen(best, present, tried & (was_early | np.asarray(present.trial_return >= best.trial_return))), present
+
+
+def tried_again(best: Best, trial: Callable[[Any], jax.Array], again: np.ndarray) -> Best:
+    """The best weights with the scores that they have now, where trials have become other ones."""
+    early = best.early and tried_again(best.early, trial, again)
+    had_one = again & np.isfinite(np.asarray(best.trial_return))
+    score = jnp.where(had_one, trial(best.belief), best.trial_return)
+    return dataclasses.replace(best, trial_return=score, early=early)
 
 
 def better_in_exam(best: Best, exam: Callable[[Any], jax.Array], ended: np.ndarray) -> tuple[Best, jax.Array]:

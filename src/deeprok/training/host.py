@@ -21,6 +21,7 @@ from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import Transition
 from deeprok.environments.host import HostEnvironment
 from deeprok.runs.settings import Config
+from deeprok.training.found import Found
 from deeprok.training.host_trajectories import make_trajectory_program
 from deeprok.training.packing import make_packing
 from deeprok.training.players import Fresh, Moved, fresh_at, players_here, players_in_processes, rows_of, was_read
@@ -124,9 +125,9 @@ def make_program(config: Config, processes: bool = True) -> Program:
         """The first episodes of a run."""
         return stored(begun(freshly(key)), pieces.own(run.agent))
 
-    def freshly(key: jax.Array) -> list[Fresh]:
+    def freshly(key: jax.Array, found: Found | None = None) -> list[Fresh]:
         keys = [key] if count == 1 else list(jax.random.split(key, count))
-        return [_on_host(pieces.fresh(one)) for one in keys]
+        return [_on_host(pieces.fresh(one, found)) for one in keys]
 
     def init(key: jax.Array, belief: Any = None) -> RunState:
         weights_key, episode_key, steps_key = jax.random.split(key, 3)
@@ -153,13 +154,13 @@ def make_program(config: Config, processes: bool = True) -> Program:
             players.ask("put", states)
         elif live.steps != int(run.steps):
             key = jax.random.wrap_key_data(jnp.asarray(run.key))
-            return begun(freshly(jax.random.fold_in(key, 2**31 - 1 - int(run.steps))))
+            return begun(freshly(jax.random.fold_in(key, 2**31 - 1 - int(run.steps)), run.found))
         return episodes
 
     def advance(states: RunState, index: int) -> tuple[RunState, Log]:
         run = _at(states, 0)
         each = continued(run)
-        draws, fresh = pieces.draw(run.key, index)
+        draws, fresh = pieces.draw(run.key, index, run.found)
         fresh = _on_host(fresh)
         carry, actions = pieces.begin(run, draws, np.stack([one.obs for one in each]), index)
         episodes, steps, snapshots = int(run.episodes), int(run.steps), np.array(run.snapshots)
@@ -219,8 +220,8 @@ class _Pieces(NamedTuple):
 
     Attributes:
       start: `(weights_key, steps_key, belief) -> RunState`, without an episode.
-      fresh: `key -> _Fresh`.
-      draw: `(key_data, index) -> (draws, _Fresh)`, all random numbers of a chunk, those of the learner packed.
+      fresh: `(key, found) -> _Fresh`.
+      draw: `(key_data, index, found) -> (draws, _Fresh)`, all random numbers of a chunk, those of the learner packed.
       begin: `(run, draws, obs [N, D], index) -> (carry, actions)`, the first actions of a chunk; the carry is packed.
       observe: `(carry, draws, rows [N, …]) -> (carry, actions)`, after a step of each simulator.
       learn: likewise, after the last step of a round, or of several.
@@ -230,7 +231,7 @@ class _Pieces(NamedTuple):
     """
 
     start: Callable[..., RunState]
-    fresh: Callable[[jax.Array], Fresh]
+    fresh: Callable[[jax.Array, Found | None], Fresh]
     draw: Callable[..., tuple[_Packed, Fresh]]
     begin: Callable[..., tuple[_Packed, jax.Array]]
     observe: Callable[..., tuple[_Packed, jax.Array]]
@@ -245,16 +246,16 @@ def _make_pieces(task: Task, learner: Learner, plays: PlaysSteps, count: int) ->
     observations = len(task.env.observation_scale)
     names = plays.per_episode if count > 1 else ()
 
-    def fresh(key: jax.Array) -> Fresh:
-        acting, models, reset_key = draw_models(task, key)
+    def fresh(key: jax.Array, found: Found | None) -> Fresh:
+        acting, models, reset_key = draw_models(task, key, found)
         return Fresh(acting, models, jax.random.bits(reset_key, (), "uint32"))
 
-    def draw(key_data: jax.Array, index: jax.Array) -> tuple[_Packed, Fresh]:
+    def draw(key_data: jax.Array, index: jax.Array, found: Found | None) -> tuple[_Packed, Fresh]:
         key, first = jax.random.wrap_key_data(key_data), index * (rounds * every)
 
         def one(t: jax.Array) -> tuple[_Packed, Fresh]:
             agent_key, _, reset_key = jax.random.split(jax.random.fold_in(key, t), 3)
-            return numbers.pack(learner.draw(agent_key, ())), fresh(reset_key)
+            return numbers.pack(learner.draw(agent_key, ())), fresh(reset_key, found)
 
         return jax.vmap(one)(first + jnp.arange(rounds * every))
 
@@ -354,7 +355,7 @@ def _make_pieces(task: Task, learner: Learner, plays: PlaysSteps, count: int) ->
     key = jax.random.key(0)
     numbers = make_packing(jax.eval_shape(lambda: learner.draw(key, ())))
     run, blank = jax.eval_shape(state, key, key, None), jnp.zeros((count, observations))
-    packing = make_packing(jax.eval_shape(begun, run, jax.eval_shape(draw, run.key, 0)[0], blank, 0)[0])
+    packing = make_packing(jax.eval_shape(begun, run, jax.eval_shape(draw, run.key, 0, run.found)[0], blank, 0)[0])
 
     def packed(function: Callable[..., tuple[_Carry, jax.Array]]) -> Callable[..., tuple[_Packed, jax.Array]]:
         def call(*arguments: Any) -> tuple[_Packed, jax.Array]:

@@ -29,6 +29,7 @@ from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config
 from deeprok.training import host, scan
+from deeprok.training.adversary import StoppedError, make_adversary, on_found
 from deeprok.training.best import (
     EXAM,
     TRIAL,
@@ -40,6 +41,7 @@ from deeprok.training.best import (
     with_early,
     with_trial,
 )
+from deeprok.training.found import news
 from deeprok.training.health import breakdown, make_spread, metrics_line
 from deeprok.training.scan import Program, RunState
 
@@ -126,6 +128,8 @@ def _train_group(
     trial, exam = (make_trial(config, program, trials) for trials in (TRIAL, EXAM))
     measure, go_back = make_spread(program.learner), _make_return(program)
     correct = make_correction(config, program.learner.view) if program.learner.corrected else None
+    box = config.make_box(program.learner.view.env)
+    search_all = make_adversary(config, program, trial) if config.searches else None
     broken: dict[int, str] = {}
     steps = np.array(states.steps)  # a copy, as the states are donated
     done = program.chunks_done(states)
@@ -148,7 +152,13 @@ def _train_group(
                 break
             began = time.monotonic()
             try:
+                if search_all:
+                    states, best = search_all(states, best, {i: seeds[i] for i in active}, interrupted.is_set)
                 states, log = program.advance(states, chunk)
+            except StoppedError:
+                for i in active:
+                    _save(places[i], states, best, i)
+                raise KeyboardInterrupt from None
             except DeeprokError as error:  # of a simulator: what was done before this chunk is not lost
                 begun = [places[i] for i in active if steps[i]]
                 for i in active:
@@ -162,15 +172,16 @@ def _train_group(
             due = [i for i in active if chunk % config.trial_every == 0 or i not in unfinished]
             returns = np.zeros(len(seeds), bool)
             if due:
-                scores = trial(states.agent.belief)
+                try_out, examine = (on_found(each, states.found) for each in (trial, exam))
+                scores = try_out(states.agent.belief)
                 progress = np.asarray(config.budget.progress(np.asarray(states.episodes), np.asarray(states.steps)))
                 present = present_weights(states, scores, progress)
                 tried = np.isin(np.arange(len(seeds)), due)
                 best, present = with_trial(config, best, present, tried)
                 ended = np.isin(np.arange(len(seeds)), [i for i in due if i not in unfinished])
                 if config.settle and ended.any():
-                    best, result = better_in_exam(best, exam, ended)
-                    goes_back = ended & np.asarray(result > exam(states.agent.belief))
+                    best, result = better_in_exam(best, examine, ended)
+                    goes_back = ended & np.asarray(result > examine(states.agent.belief))
                     best = chosen(best, present, ended & ~goes_back)
                     states = go_back(states, best, goes_back)
                 late = tried & ~ended & (progress >= config.refine_from)
@@ -196,6 +207,7 @@ def _train_group(
                     line["trial_return"] = float(scores[i])
                 if returns[i]:
                     line["returned_to"] = int(best.steps[i])
+                line |= news(states.found, i, int(before[i]), box)
                 runs.append_metrics(folder, line)
                 if report:
                     report(folder, line)

@@ -22,6 +22,7 @@ from deeprok.environments.base import Model, Transition, in_jax
 from deeprok.environments.rollout import Step, play_trajectories
 from deeprok.estimators import Fit
 from deeprok.runs.settings import Config
+from deeprok.training.found import Found, nothing_found, or_found, with_found
 from deeprok.uncertainty import sample_box
 
 
@@ -48,6 +49,7 @@ class RunState:
     steps: jax.Array  # [] int32, taken
     snapshots: jax.Array  # [K, n], row k: the mean weights after (k + 1)·snapshot_every episodes; 0 until then
     held: jax.Array  # [1] `Clock.held`; [0] unless the run goes back to its best weights on the way
+    found: Found | None = None  # models that join the sets; None without an adversary
 
 
 @pytree_dataclass
@@ -167,6 +169,7 @@ def start(task: Task, learner: Learner, keys: tuple[jax.Array, jax.Array], belie
         steps=jnp.int32(0),
         snapshots=jnp.zeros((task.snapshots, *theta.shape), theta.dtype),
         held=jnp.full(int(task.refines), -1.0, theta.dtype),
+        found=nothing_found(task),
     )
 
 
@@ -185,12 +188,15 @@ def _with_snapshots(task: Task, learner: Learner, before: RunState, after: RunSt
 SEGMENTS = 20
 
 
-def draw_models(task: Task, key: jax.Array) -> tuple[Model, Model, jax.Array]:
-    """The model that an episode is played on, the models of its targets, and the key of its reset."""
+def draw_models(task: Task, key: jax.Array, found: Found | None) -> tuple[Model, Model, jax.Array]:
+    """The model that an episode is played on, the models of its targets, and the key of its reset.
+
+    Found models are acted on as well: only there are the states seen that they lead to.
+    """
     models_key, acting_key, reset_key = jax.random.split(key, 3)
-    drawn = task.models.draw(models_key)
+    drawn = with_found(found, task.box, task.models.draw(models_key), models_key)
     if task.acting == "sampled":
-        acting = sample_box(acting_key, task.box, (), task.edges)
+        acting = or_found(found, task.box, sample_box(acting_key, task.box, (), task.edges), acting_key)
     elif task.acting == "member":
         member = jax.random.randint(acting_key, (), 0, task.models.size)
         acting = {name: values[member] for name, values in drawn.items()}
@@ -205,8 +211,8 @@ def _by_steps(task: Task, learner: Learner, plays: PlaysSteps) -> Driver:
     every, rounds, updates = plays.steps_per_round, plays.rounds_per_chunk, plays.updates_per_round
     segments = math.gcd(rounds, SEGMENTS)
 
-    def begin_episode(key: jax.Array) -> Episode:
-        acting, drawn, state_key = draw_models(task, key)
+    def begin_episode(key: jax.Array, found: Found | None) -> Episode:
+        acting, drawn, state_key = draw_models(task, key, found)
         state, obs = env.reset(state_key, with_model(env.nominal, acting))
         return Episode(
             state=state,
@@ -219,14 +225,14 @@ def _by_steps(task: Task, learner: Learner, plays: PlaysSteps) -> Driver:
 
     def init(key: jax.Array, belief: Any = None) -> RunState:
         weights_key, episode_key, steps_key = jax.random.split(key, 3)
-        return start(task, learner, (weights_key, steps_key), belief, begin_episode(episode_key))
+        return start(task, learner, (weights_key, steps_key), belief, begin_episode(episode_key, None))
 
-    def draw(key: jax.Array) -> StepDraw:
+    def draw(key: jax.Array, found: Found | None) -> StepDraw:
         agent_key, env_key, reset_key = jax.random.split(key, 3)
         return StepDraw(
             agent=learner.draw(agent_key, ()),
             env=jax.random.key_data(env_key),
-            fresh=begin_episode(reset_key),
+            fresh=begin_episode(reset_key, found),
         )
 
     def step(run: RunState, clock: Clock, active: jax.Array, drawn: StepDraw) -> tuple[RunState, Any]:
@@ -266,6 +272,7 @@ def _by_steps(task: Task, learner: Learner, plays: PlaysSteps) -> Driver:
             steps=run.steps + active,
             snapshots=run.snapshots,
             held=run.held,
+            found=run.found,
         )
         return after, (ended, earned)
 
@@ -296,7 +303,7 @@ def _by_steps(task: Task, learner: Learner, plays: PlaysSteps) -> Driver:
         key = jax.random.wrap_key_data(run.key)
         # Random numbers depend on the seed and the step alone, so the whole chunk's are drawn at
         # once; inside the scan each draw would cost more than an update of the network.
-        draws = jax.vmap(jax.vmap(jax.vmap(lambda t: draw(jax.random.fold_in(key, t)))))(times)
+        draws = jax.vmap(jax.vmap(jax.vmap(lambda t: draw(jax.random.fold_in(key, t), run.found))))(times)
         run, log = jax.lax.scan(segment, run, (times, draws))
         ended, earned = (leaf.reshape(rounds, every) for leaf in (log.ended, log.earned))
         return run, Log(ended, earned, *jax.tree.map(lambda leaf: leaf.reshape(rounds * updates), log[2:]))
@@ -355,6 +362,7 @@ def trajectory_parts(task: Task, learner: Learner, plays: PlaysTrajectories) -> 
     def begin(run: RunState, index: jax.Array) -> Batch:
         keys = jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(run.key), index), 4)
         state, drawn = plays.models(run.agent, keys[jnp.array([0, 3])], index)
+        drawn = with_found(run.found, task.box, drawn, keys[0])
         models = {name: jnp.tile(values, count // len(values)) for name, values in drawn.items()}
         return Batch(state, drawn, models, keys[1], keys[2])
 
@@ -369,6 +377,7 @@ def trajectory_parts(task: Task, learner: Learner, plays: PlaysTrajectories) -> 
             steps=run.steps + jnp.sum(played.alive, dtype=jnp.int32) * active,
             snapshots=run.snapshots,
             held=run.held,
+            found=run.found,
         )
         log = Log(
             ended=jnp.broadcast_to(active, (1, count)),

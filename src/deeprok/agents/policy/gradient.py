@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 import jax
 import jax.numpy as jnp
 import optax
+from msgspec import Meta
 
 from deeprok.agents.clock import Clock
 from deeprok.agents.learner import Learner, LearnerPart, Played, PlaysTrajectories, Task, View, gigabytes
@@ -45,6 +46,7 @@ from deeprok.estimators.kalman import PART as KALMAN
 from deeprok.uncertainty import parse_values, sample_box
 
 CriticKind = Literal["linear", "adam", "kalman"]
+Stress = Annotated[Literal["stress"], Meta(description="stress")]
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,9 @@ class PolicySettings:
     """Largest mean KL divergence of a natural step."""
     gae_lambda: Probability = 0.97
     """λ of the generalised advantage estimates."""
-    adversary: Probability = 0.0
-    """Fraction of the models that an adversary chooses, which searches the box for the policy's worst."""
+    adversary: Probability | Stress = 0.0
+    """Fraction of the models that an adversary chooses, which searches the box for the policy's worst while it learns;
+    or stress: up to five searches on the way, as `deeprok stress` does them, for models that join the others."""
     source_spread: NotNegative = 0.0
     """Standard deviation, in widths of the box, of the normal distributions that models are drawn from; 0: uniform."""
     target: str = ""
@@ -166,7 +169,7 @@ def make_policy_gradient(task: Task) -> Learner:
     rule = optax.chain(optax.clip_by_global_norm(_GRADIENT_NORM), optax.adam(settings.learning_rate, eps=1e-5))
     objective: Objective = task.target.make(task.target_settings)
     models = task.models.size if task.acting == "member" else count
-    searched = round(settings.adversary * models)
+    searched = 0 if settings.adversary == "stress" else round(settings.adversary * models)
     target = parse_values(settings.target, env.nominal, "target") if settings.target else {}
 
     def init(key: jax.Array, belief: Any = None) -> PolicyState:

@@ -18,7 +18,7 @@ from scipy.optimize import differential_evolution
 from scipy.stats import qmc
 
 from deeprok.evaluation.stress.space import Space
-from deeprok.evaluation.stress.trial import EPISODES, SEARCH, Scores, Trial
+from deeprok.evaluation.stress.trial import CHOICE, EPISODES, SEARCH, Scores, Trial
 
 #: Models that evolve together, as a share of the budget and at least and at most: some twenty generations of them. As a
 #: power of two they can be a part of a Sobol sequence.
@@ -45,7 +45,7 @@ class Tried(NamedTuple):
 
     def worst(self, count: int) -> np.ndarray:
         """The models [count, D] with the least success and, of equals, the least return."""
-        return self.models[np.lexsort((_ranked(self.mean_return), self.success))[:count]]
+        return self.models[Scores(self.success, self.mean_return).ranking()[:count]]
 
 
 def least_budget(dimensions: int) -> int:
@@ -56,6 +56,11 @@ def least_budget(dimensions: int) -> int:
 def sample_size(budget: int, dimensions: int) -> int:
     """n, the models of each of the samples A and B: a power of two, as Sobol sequences are balanced for."""
     return _power_of_two(_DESIGN_SHARE * budget / (dimensions + 2))
+
+
+def population_size(budget: int) -> int:
+    """Models that evolve together."""
+    return _power_of_two(float(np.clip(_POPULATION_SHARE * budget, _LEAST_POPULATION, _MOST_POPULATION)))
 
 
 def _power_of_two(most: float) -> int:
@@ -96,7 +101,7 @@ def search(space: Space, trial: Trial, budget: int, seed: int) -> Tried:
         return merit(scores[-1])
 
     left = budget - len(places)
-    population = _power_of_two(float(np.clip(_POPULATION_SHARE * budget, _LEAST_POPULATION, _MOST_POPULATION)))
+    population = population_size(budget)
     start = places[np.argsort(merit(scores[0]), kind="stable")[:population]]
     fresh = qmc.Sobol(dimensions, rng=rng)
     while left >= 2 * population:
@@ -120,6 +125,18 @@ def search(space: Space, trial: Trial, budget: int, seed: int) -> Tried:
     return Tried(np.concatenate(models), success, mean_return, sample)
 
 
+def worst_of(candidates: np.ndarray, trial: Trial, blocks: int) -> np.ndarray:
+    """The worst [D] of models [N, D], by episodes that no search has seen: each of them was also unlucky.
+
+    Args:
+      candidates: the models.
+      trial: plays models.
+      blocks: blocks of episodes on each.
+    """
+    worst: np.ndarray = candidates[trial(candidates, CHOICE, blocks).ranking()[0]]
+    return worst
+
+
 def make_merit(reference: Scores) -> Callable[[Scores], np.ndarray]:
     """A function `Scores -> [N]`: the success, and below the difference of one episode the return.
 
@@ -131,12 +148,7 @@ def make_merit(reference: Scores) -> Callable[[Scores], np.ndarray]:
     unit = (high - low) or 1.0
 
     def merit(scores: Scores) -> np.ndarray:
-        share = 0.5 + np.arctan((_ranked(scores.mean_return) - centre) / unit) / np.pi
+        share = 0.5 + np.arctan((scores.comparable - centre) / unit) / np.pi
         return scores.success + 0.99 * share / EPISODES
 
     return merit
-
-
-def _ranked(mean_return: np.ndarray) -> np.ndarray:
-    """Returns that can be compared: what is no number is worse than any."""
-    return np.where(np.isnan(mean_return), -np.inf, mean_return)

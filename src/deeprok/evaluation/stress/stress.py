@@ -17,10 +17,10 @@ from deeprok.environments.host import HostEnvironment
 from deeprok.evaluation.disturbed import can_be_disturbed, parameters_of, undisturbed
 from deeprok.evaluation.stress.margin import ROUNDS, SECTIONS, margins
 from deeprok.evaluation.stress.result import Model, Stress, StressedRun, make_rate
-from deeprok.evaluation.stress.search import Tried, least_budget, search
+from deeprok.evaluation.stress.search import Tried, least_budget, search, worst_of
 from deeprok.evaluation.stress.sensitivity import sensitivity_of
 from deeprok.evaluation.stress.space import Space, enclosing, make_space
-from deeprok.evaluation.stress.trial import CHOICE, EPISODES, REPORT, Trial, make_trial
+from deeprok.evaluation.stress.trial import EPISODES, REPORT, Trial, make_trial
 from deeprok.evaluation.trained import Run, load
 from deeprok.runs.alike import check_same_environment
 from deeprok.runs.settings import Config
@@ -227,8 +227,7 @@ def _examined(
       threshold: the success that counts as working.
     """
     blocks = _blocks(budget)
-    chosen = trial(candidates, CHOICE, blocks.choice)
-    worst = Tried(candidates, *chosen, sample=0).worst(1)[0]
+    worst = worst_of(candidates, trial, blocks.choice)
     reported = trial(np.stack([space.rounded(nominal), worst]), REPORT, blocks.report)
     models = [
         Model(

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from deeprok.agents.network import Network
 from deeprok.environments.base import AnyEnvironment
 from deeprok.environments.host import HostEnvironment
 from deeprok.evaluation.play import cell_player
@@ -29,6 +30,15 @@ class Scores(NamedTuple):
     success: np.ndarray  # [N] share of the episodes
     mean_return: np.ndarray  # [N]
 
+    @property
+    def comparable(self) -> np.ndarray:
+        """[N] returns that can be compared: what is no number is worse than any."""
+        return np.where(np.isnan(self.mean_return), -np.inf, self.mean_return)
+
+    def ranking(self) -> np.ndarray:
+        """[N] which models are worst, these first: those with the least success and, of equals, the least return."""
+        return np.lexsort((self.comparable, self.success))
+
 
 #: `(models [N, D], purpose, blocks) -> Scores`: plays so many blocks of episodes on each model, all with the random
 #: numbers of that purpose.
@@ -45,29 +55,51 @@ def make_trial(run: Run, env: AnyEnvironment, names: list[str], seed: int, advan
       seed: decides all random numbers.
       advance: called as models are played, with how many; a model counts once for each block.
     """
-    weights = run.weights[None]
-    play = cell_player(env, weights_policy(run.network, run.env.actions, "mean"), EPISODES)
+    trial = make_trials(env, run.network, names)(run.weights, seed, advance)
 
-    def played(models: np.ndarray, block: int) -> np.ndarray:
-        """[N, EPISODES] the returns."""
-        if isinstance(env, HostEnvironment):
-            columns = dict(zip(names, models.T, strict=True))
-            return play(weights, columns, 0.0, block, lambda part: advance(part * len(models)))
-        rows = []
-        for start in range(0, len(models), _MODELS):
-            some = models[start : start + _MODELS]
-            full = some[np.arange(_MODELS) % len(some)]  # filled up
-            rows.append(play(weights, dict(zip(names, full.T, strict=True)), 0.0, block)[: len(some)])
-            advance(len(some))
-        return np.concatenate(rows)
-
-    def trial(models: np.ndarray, purpose: int, blocks: int) -> Scores:
+    def trial_of_run(models: np.ndarray, purpose: int, blocks: int) -> Scores:
         with run.settings.arithmetic():
-            blocks_played = [played(models, seed_of(seed, purpose, number)) for number in range(blocks)]
-        returns = np.concatenate(blocks_played, axis=1)
-        return Scores((returns > env.success_return).mean(axis=1), returns.mean(axis=1))
+            return trial(models, purpose, blocks)
 
-    return trial
+    return trial_of_run
+
+
+def make_trials(
+    env: AnyEnvironment, network: Network, names: list[str], episodes: int = EPISODES, together: int = _MODELS
+) -> Callable[[np.ndarray, int, Callable[[float], None]], Trial]:
+    """A function `(weights [n], seed, advance) -> Trial`: greedy policies that one compiled program plays.
+
+    Args:
+      env: the environment that they are played in.
+      network: what the weights are of.
+      names: the parameters that the columns of models are.
+      episodes: in a block.
+      together: models in a call of the compiled program.
+    """
+    play = cell_player(env, weights_policy(network, env.actions, "mean"), episodes)
+
+    def trial_of(weights: np.ndarray, seed: int, advance: Callable[[float], None]) -> Trial:
+        def played(models: np.ndarray, block: int) -> np.ndarray:
+            """[N, episodes] the returns."""
+            if isinstance(env, HostEnvironment):
+                columns = dict(zip(names, models.T, strict=True))
+                return play(weights[None], columns, 0.0, block, lambda part: advance(part * len(models)))
+            rows = []
+            for start in range(0, len(models), together):
+                some = models[start : start + together]
+                full = some[np.arange(together) % len(some)]  # filled up
+                rows.append(play(weights[None], dict(zip(names, full.T, strict=True)), 0.0, block)[: len(some)])
+                advance(len(some))
+            return np.concatenate(rows)
+
+        def trial(models: np.ndarray, purpose: int, blocks: int) -> Scores:
+            blocks_played = [played(models, seed_of(seed, purpose, number)) for number in range(blocks)]
+            returns = np.concatenate(blocks_played, axis=1)
+            return Scores((returns > env.success_return).mean(axis=1), returns.mean(axis=1))
+
+        return trial
+
+    return trial_of
 
 
 def seed_of(seed: int, purpose: int, block: int) -> int:
