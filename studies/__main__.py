@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import tyro
-
 from deeprok.cli import streams
+from deeprok.cli.options import parse_options
 from studies import (
     actor_critics,
     calibration,
@@ -79,7 +78,7 @@ class Reproduce(Options):
 
 def run(words: Sequence[str]) -> None:
     """Runs the command."""
-    options = tyro.cli(Reproduce, args=words, prog="deeprok reproduce")
+    options = parse_options(Reproduce, words, "reproduce")
     try:
         run_study(STUDIES[options.study], options, streams.err, streams.out)
     except KeyboardInterrupt:
