@@ -200,6 +200,28 @@ class Fleet(VectorEnv[Any, Any, Any]):
     """Nothing at all."""
 
 
+class Sinking(Buoys):
+    """One that fails in its first step."""
+
+    def drift(self, action: Any) -> Any:
+        raise RuntimeError("the buoy has sunk")
+
+
+def normalised() -> Any:
+    """A wrapper that all rows share the numbers of."""
+    return gymnasium.wrappers.vector.NormalizeObservation(Buoys(3))
+
+
+def many(num_envs: int, speed: float) -> Any:
+    return Buoys(num_envs)
+
+
+def numbered(num_envs: int) -> Any:
+    return Buoys(num_envs)
+
+
+PARTIAL = functools.partial(Buoys, num_envs=8)
+
 _BOX = {"current": (-0.1, 0.1), "pull": (0.1, 0.4)}
 BUOYS, GUSTY, SAME_STEP, DISABLED = (
     from_gymnasium(kind, box=_BOX, horizon=30, success_return=10.0) for kind in (Buoys, Gusty, SameStep, Disabled)

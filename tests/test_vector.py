@@ -210,6 +210,8 @@ def test_a_run_has_as_many_simulators_as_it_has_rows() -> None:
     assert make_config("rtd_dqn", env="own_vectors:CARTPOLES").simulators == 4
     assert make_config("rtd_dqn", env="own_vectors:CARTPOLES", simulators=8).simulators == 8
     assert make_config("ddqn", env="own_vectors:Buoys").simulators == 2
+    assert make_config("ddqn", env="own_vectors:PARTIAL").simulators == 8
+    assert make_config("ddqn", env="own_vectors:numbered").simulators == 1
     assert make_config("pg", env="own_vectors:Buoys", box="current=0:0.1").simulators == 1
 
 
@@ -227,6 +229,9 @@ def test_a_run_has_as_many_simulators_as_it_has_rows() -> None:
         ("Square", "Square: state is of shape (2, 2); the state of a vector environment with num_envs 2 is arrays"),
         ("Stubborn", "Stubborn was asked for 97 rows and made 2"),
         ("Fleet", "Fleet has no num_envs"),
+        ("Sinking", "Sinking can't be stepped: RuntimeError: the buoy has sunk"),
+        ("normalised", "the rows of normalised can't have parameters and states of their own (rows that are stepped"),
+        ("many", "that object is a function; its one argument must be horizon, with a default, or, where it makes"),
     ],
 )
 def test_mistakes_are_one_sentence(name: str, said: str) -> None:

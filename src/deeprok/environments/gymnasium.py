@@ -6,6 +6,7 @@ stepping, and putting the state back; or by stepping copies of the whole environ
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, get_args
@@ -89,7 +90,8 @@ def from_gymnasium(
       >>> env.horizon
       200
     """
-    title = name or (env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__))
+    maker = env.func if isinstance(env, functools.partial) else env
+    title = name or (maker if isinstance(maker, str) else getattr(maker, "__name__", type(maker).__name__))
     if branching not in get_args(Branching):
         raise unknown("branching", str(branching), get_args(Branching))
     box, actions, observation_scale = dict(box or {}), tuple(actions), tuple(observation_scale)

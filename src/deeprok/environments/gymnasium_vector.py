@@ -178,7 +178,7 @@ def from_batch(env: Any, make: Callable[..., Any], sample: Any, told: Told) -> H
             take=taker_of(library, space),
         )
     )
-    if problem := _not_put_back(batch, functools.partial(random_action, actions, np.random.default_rng(0))):
+    if problem := _not_put_back(batch, functools.partial(random_action, actions, np.random.default_rng(0)), title):
         raise DeeprokError(
             f"the rows of {title} can't be put back ({problem}), which playing it takes; say which arrays its state is "
             "by state=[…], or give a single environment"
@@ -194,13 +194,13 @@ def from_batch(env: Any, make: Callable[..., Any], sample: Any, told: Told) -> H
     )
 
 
-def _not_put_back(batch: Batch, action: Callable[[], Any]) -> str:
+def _not_put_back(batch: Batch, action: Callable[[], Any], title: str) -> str:
     try:
         return not_put_back(batch, action, _TRIED_STEPS)
     except DeeprokError:
         raise
     except Exception as error:  # whatever the user's class says
-        return f"{type(error).__name__}: {error}"
+        raise DeeprokError(f"{title} can't be stepped: {type(error).__name__}: {error}") from error
 
 
 def _where_seen(begun: Mapping[str, np.ndarray], obs: np.ndarray) -> Callable[[Any], Any] | None:

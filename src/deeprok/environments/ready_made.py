@@ -328,8 +328,8 @@ def accept(found: Any) -> EnvironmentPart:
     """The part that an object named by a user stands for: what `as_part` takes, or a Gymnasium environment.
 
     Args:
-      found: a class of environments, or a function that makes one, without arguments or with `num_envs`; or what
-        `as_part` takes, or a function without arguments that makes it.
+      found: a class of environments, a `functools.partial`, or a function that makes one, without arguments or with
+        `num_envs`; or what `as_part` takes, or a function without arguments that makes it.
     """
     library = sys.modules.get("gymnasium")  # imported by whoever has a class of its environments
     kinds = (library.Env, library.vector.VectorEnv) if library else ()
@@ -338,7 +338,7 @@ def accept(found: Any) -> EnvironmentPart:
             f"that object is a {type(found).__name__} that has been made; give the class, or a function that makes it, "
             "so that every process can make its own"
         )
-    if isinstance(found, type) and issubclass(found, kinds):
+    if isinstance(found, functools.partial) or (isinstance(found, type) and issubclass(found, kinds)):
         return _inspected(found)
     arguments = tuple(inspect.signature(found).parameters) if inspect.isfunction(found) else None
     if arguments == ("num_envs",):

@@ -128,11 +128,24 @@ class Batch:
 
     def answer(self, asks: Sequence[Ask]) -> list[Answer]:
         """What becomes of each: in one step of the environment, unless steps draw random numbers."""
-        names = frozenset(asks[0].models)
-        if len(asks) > 1 and any(ask.models.keys() != names for ask in asks):
+        names = asks[0].models.keys()
+        if any(ask.models.keys() != names for ask in asks):
             return [self.answer([ask])[0] for ask in asks]
-        if self._apart or sum(ask.size for ask in asks) == 1:
-            return [self._one_by_one(ask) for ask in asks]
+        try:
+            if self._apart or sum(ask.size for ask in asks) == 1:
+                return [self._one_by_one(ask) for ask in asks]
+            return self._together(asks)
+        except DeeprokError:
+            raise
+        except Exception as error:  # whatever the user's class says
+            if names:
+                # A new one, of which no parameter has been set, fails as well if it is not the parameters.
+                Batch(self._within)._one_by_one(asks[0]._replace(models={}, size=1))
+                raise self._no_rows(f"{type(error).__name__}: {error}") from error
+            raise
+
+    def _together(self, asks: Sequence[Ask]) -> list[Answer]:
+        names = frozenset(asks[0].models)
         try:
             with np.errstate(all="ignore"):  # what is not finite is counted
                 taken = self._step(
@@ -142,10 +155,6 @@ class Batch:
                 )
         except (ArithmeticError, np.linalg.LinAlgError):  # of some row
             return [self._one_by_one(ask) for ask in asks]
-        except DeeprokError:
-            raise
-        except Exception as error:
-            raise self._no_rows(f"{type(error).__name__}: {error}") from error
         if taken.drew:
             # Where some row has ended, they may be those of the environment's own reset.
             self._apart = not taken.ended
@@ -160,9 +169,9 @@ class Batch:
 
     def _no_rows(self, why: str) -> DeeprokError:
         return DeeprokError(
-            f"the rows of {self._within.title} can't have parameters and states of their own ({why}); a parameter is "
-            "set as an array with a number for each of num_envs: compute with it so, or give two functions, "
-            "parameters=(read, write)"
+            f"the rows of {self._within.title} can't have parameters and states of their own ({why}); a row must "
+            "depend on its own numbers alone, and a parameter is set as an array with a number for each of num_envs: "
+            "compute with it so, or give two functions, parameters=(read, write)"
         )
 
     def _one_by_one(self, ask: Ask) -> Answer:
