@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import tyro
-
 from deeprok.cli import streams
+from deeprok.cli.options import parse_options
 from studies import (
     actor_critics,
     calibration,
@@ -78,7 +77,7 @@ class Reproduce(Options):
 def run(words: Sequence[str]) -> None:
     """Runs the command."""
     description = f"{inspect.getdoc(Reproduce)}\n\nStudies:\n\n{listed()}"
-    options = tyro.cli(Reproduce, args=words, prog="deeprok reproduce", description=description)
+    options = parse_options(Reproduce, words, "reproduce", description=description)
     try:
         run_study(STUDIES[options.study], options, streams.err, streams.out)
     except KeyboardInterrupt:

@@ -591,7 +591,12 @@ def test_tables_in_files_end_with_no_blanks() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["", "train", "algorithms", "environments", "evaluate --help", "compare --help", "problems"]
+    "words",
+    [
+        *("", "train", "algorithms", "environments", "problems", "train rtd_dqn --help"),
+        *(f"{name} --help" for name in ("calibrate", "check-env", "compare", "evaluate", "export", "identify")),
+        *(f"{name} --help" for name in ("plot", "render", "reproduce", "screen", "solve", "stress")),
+    ],
 )
 def test_pages_fit_eighty_columns(
     words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

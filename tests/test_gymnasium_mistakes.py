@@ -11,7 +11,7 @@ import own_simulators
 import pytest
 
 from deeprok.core.errors import DeeprokError
-from deeprok.environments import ENVIRONMENTS, Access, HostEnvironment, check_environment, from_gymnasium
+from deeprok.environments import Access, HostEnvironment, check_environment, from_gymnasium
 from deeprok.training.players import Fresh, Player, was_read, words_of
 
 # --- what a user's own functions and attributes do wrong --------------------------------------------------------
@@ -188,7 +188,7 @@ def test_the_kind_of_a_number_may_change(notes: Any) -> None:
     assert words.shape == blank.shape
     assert was_read(words)
     other.put(words, fresh, 1)
-    inside: Any = other._simulator
+    inside: Any = other.simulator
     assert inside._env.note == notes[1]
     assert isinstance(inside._env.note, float) == isinstance(notes[1], float)
     for action in (0, 1, 0):
@@ -361,34 +361,11 @@ def test_whole_numbers_are_set_as_floats() -> None:
 # --- several environments at once -------------------------------------------------------------------------------
 
 
-def several() -> Any:
-    return gymnasium.vector.SyncVectorEnv([own_simulators.Boat] * 2)
-
-
-class Fleet(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """Several boats."""
-
-
-SEVERAL = several()
-
-
-@pytest.mark.parametrize("name", ["several", "Fleet", "SEVERAL"])
-def test_several_environments_at_once_are_refused(name: str) -> None:
-    with pytest.raises(DeeprokError) as error:
-        ENVIRONMENTS.find(f"test_gymnasium_mistakes:{name}", "env")
-    assert str(error.value) == (
-        f"env is 'test_gymnasium_mistakes:{name}', but that object is a "
-        "gymnasium.vector.VectorEnv, several environments at once; give the single environment, and --simulators N to "
-        "run N of them, each in a process of its own"
-    )
-
-
 def test_an_id_of_several_environments_is_refused() -> None:
-    gymnasium.register("Fleet-v0", entry_point=several)
+    """`gymnasium.make` makes single ones; the others are in `test_vector`."""
+    gymnasium.register("Fleet-v0", entry_point=lambda: gymnasium.vector.SyncVectorEnv([own_simulators.Boat] * 2))
     try:
-        with pytest.raises(DeeprokError, match=r"^Fleet-v0 is a gymnasium.vector.VectorEnv, several environments at"):
+        with pytest.raises(DeeprokError, match=r"^Fleet-v0 makes a gymnasium.vector.VectorEnv; give a function that"):
             from_gymnasium("Fleet-v0")
     finally:
         del gymnasium.registry["Fleet-v0"]
-    with pytest.raises(DeeprokError, match=r"^several is a gymnasium.vector.VectorEnv, several environments at once"):
-        from_gymnasium(several)

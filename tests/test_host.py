@@ -30,6 +30,7 @@ from deeprok.training import host, scan
 from deeprok.training.best import TRIAL, make_trial
 from deeprok.training.jobs import train
 from deeprok.training.loop import progress_of
+from deeprok.uncertainty.models import example_range
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -265,13 +266,27 @@ def test_algorithms_without_a_robust_target_need_no_branching(algorithm: str) ->
     assert make_config(algorithm, env="CartPole-v1", branching="none").make_env().branching == "none"
 
 
-@pytest.mark.parametrize("name", ["own_simulators:Bare", "own_parts:UNBOXED"])
-def test_nominal_agents_need_no_box(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "refused", "advice"),
+    [
+        ("own_simulators:Bare", "has no parameter, which a grid would vary", "deeprok export {} --out policy.json"),
+        ("own_parts:UNBOXED", "has no box, which the grid would cover; give", "deeprok evaluate {} --grid {}:7"),
+    ],
+)
+def test_nominal_agents_need_no_box(
+    name: str, refused: str, advice: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What `deeprok train` advises in the end is a command that works."""
     config = settings("ddqn", name, steps=40, chunk_steps=20)
     run = deeprok.train(config, tmp_path / "run", jobs=1)
     assert np.isfinite(run.metrics.returns).all()
-    with pytest.raises(DeeprokError, match="has no box, which the grid would cover; give the grid, as name=low:high:"):
+    with pytest.raises(DeeprokError, match=refused):
         deeprok.evaluate(run, episodes=1)
+    assert main(["train", "--resume", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said.endswith(advice.format(tmp_path / "run", example_range(config.make_env().nominal)))
+    if "--grid" in advice:
+        assert main([*said.partition("deeprok ")[2].split(), "--episodes", "1"]) == 0
 
 
 def test_trials_without_a_box_are_on_the_nominal_model() -> None:

@@ -280,7 +280,8 @@ def said_of(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
         ),
         (
             ("dqn", "--env", "own_parts:drift"),
-            "env is 'own_parts:drift', but that object is a function; its one argument must be horizon, with a default",
+            "env is 'own_parts:drift', but that object is a function; its one argument must be horizon, with a "
+            "default, or, where it makes a gymnasium.vector.VectorEnv, num_envs",
         ),
         (
             ("rtd_dqn", "--robust-set", "own_parts:DRIFT"),

@@ -6,11 +6,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import tyro
 from rich.table import Table
 
 from deeprok.cli import streams
-from deeprok.cli.options import RunFolder, option_names
+from deeprok.cli.options import RunFolder, option_names, parse_options
 from deeprok.evaluation.calibration import calibrate
 from deeprok.runs.folder import Keep
 from deeprok.training.progress import fraction_bar
@@ -39,7 +38,7 @@ class Calibrate:
 
 def run(words: Sequence[str]) -> None:
     """Runs the command."""
-    options = tyro.cli(Calibrate, args=words, prog="deeprok calibrate")
+    options = parse_options(Calibrate, words, "calibrate")
     with fraction_bar(streams.err, "simulating"):
         found = calibrate(options.run, options.states, options.models, options.keep, options.seed)
     if options.json:

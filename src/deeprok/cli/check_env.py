@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from deeprok.cli import streams
-from deeprok.cli.options import option_names
+from deeprok.cli.options import option_names, parse_options
 from deeprok.core.errors import DeeprokError
 from deeprok.environments import ENVIRONMENTS, Branching, Finding, HostEnvironment, check_environment
 from deeprok.environments.base import AnyEnvironment
@@ -58,7 +58,7 @@ class CheckEnv:
 
 def run(words: Sequence[str]) -> int:
     """Runs the command; 1 if a problem was found."""
-    options = tyro.cli(CheckEnv, args=words, prog="deeprok check-env")
+    options = parse_options(CheckEnv, words, "check-env")
     env = _environment(options)
     with fraction_bar(streams.err, "checking") as advance:
         found = check_environment(env, options.episodes, options.seed, advance)

@@ -12,7 +12,7 @@ import tyro
 
 from deeprok.cli import streams
 from deeprok.cli.evaluate import grid_names, note_unfinished
-from deeprok.cli.options import option_names
+from deeprok.cli.options import option_names, parse_options
 from deeprok.core.errors import DeeprokError
 from deeprok.evaluation.comparison.compare import compare
 from deeprok.evaluation.comparison.figure import check_drawable
@@ -54,7 +54,7 @@ class Compare:
 
 def run(words: Sequence[str]) -> None:
     """Runs the command."""
-    options = tyro.cli(Compare, args=words, prog="deeprok compare")
+    options = parse_options(Compare, words, "compare")
     if len(options.runs) < 2:
         raise DeeprokError("two RUN or more must be given; 'deeprok compare --help' tells more")
     if options.plot:

@@ -10,7 +10,7 @@ import tyro
 from rich.table import Table
 
 from deeprok.cli import streams
-from deeprok.cli.options import option_names
+from deeprok.cli.options import option_names, parse_options
 from deeprok.core.errors import DeeprokError
 from deeprok.environments import ENVIRONMENTS, Interval
 from deeprok.environments.base import AnyEnvironment
@@ -32,7 +32,7 @@ class Environments:
 
 def run(words: Sequence[str]) -> None:
     """Runs the command."""
-    name = tyro.cli(Environments, args=words, prog="deeprok environments").env
+    name = parse_options(Environments, words, "environments").env
     if name is not None:
         part = ENVIRONMENTS.find(name, "env")
         _print(name, part.make(part.settings()))

@@ -12,7 +12,7 @@ from typing import Annotated
 import tyro
 
 from deeprok.cli import streams
-from deeprok.cli.options import RunFolder, option_names
+from deeprok.cli.options import RunFolder, option_names, parse_options
 from deeprok.core.errors import DeeprokError
 from deeprok.environments import HostEnvironment
 from deeprok.evaluation.grid import evaluate
@@ -69,7 +69,7 @@ class Evaluate:
 
 def run(words: Sequence[str]) -> None:
     """Runs the command."""
-    options = tyro.cli(Evaluate, args=words, prog="deeprok evaluate")
+    options = parse_options(Evaluate, words, "evaluate")
     arguments = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
     folder, plot, as_json = (arguments.pop(name) for name in ("run", "plot", "json"))
     if plot:

@@ -10,7 +10,7 @@ from typing import Annotated
 import tyro
 
 from deeprok.cli import streams
-from deeprok.cli.options import RunFolder, option_names
+from deeprok.cli.options import RunFolder, option_names, parse_options
 from deeprok.evaluation.export import FORMATS, export
 from deeprok.runs.folder import Keep
 
@@ -44,7 +44,7 @@ class Export:
 
 def run(words: Sequence[str]) -> None:
     """Runs the command."""
-    options = tyro.cli(Export, args=words, prog="deeprok export")
+    options = parse_options(Export, words, "export")
     folder = export(options.run, options.out, options.format, options.keep)
     streams.out.print(
         f"{folder} ({options.keep} weights) → {options.out}", highlight=False, markup=False, soft_wrap=True

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deeprok.cli import streams
-from deeprok.cli.options import check_out, option_names
+from deeprok.cli.options import check_out, option_names, parse_options
 from deeprok.core.errors import DeeprokError
 from deeprok.evaluation.result import parameters_of
 from deeprok.identification.identify import identify, named_environment
@@ -52,7 +52,7 @@ class Identify:
 
 def run(words: Sequence[str]) -> None:
     """Runs the command."""
-    options = tyro.cli(Identify, args=words, prog="deeprok identify")
+    options = parse_options(Identify, words, "identify")
     if options.out:
         if options.out.suffix != ".json":
             raise DeeprokError(f"out is {options.out}; it must be a file that ends with .json")

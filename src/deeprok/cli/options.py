@@ -8,15 +8,20 @@ import difflib
 import math
 import os
 import re
+import shutil
+import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import tyro
 
 from deeprok.core import cache
 from deeprok.core.errors import DeeprokError, shown
+
+T = TypeVar("T")
 
 # It is tyro's own affair what it has here; where it has nothing, its longer words are seen.
 events: Any = getattr(tyro, "_errors", None)
@@ -35,6 +40,44 @@ _WANTED = {"INT": "a whole number", "N": "a whole number", "ID": "a whole number
 def option_names(*kinds: type) -> set[str]:
     """The options that dataclasses stand for."""
     return {"--" + field.name.replace("_", "-") for kind in kinds for field in dataclasses.fields(kind)}
+
+
+def parse_options(kind: type[T], words: Sequence[str], command: str, **more: Any) -> T:
+    """The options that words stand for, as tyro reads them; `--help` is printed no wider than the terminal.
+
+    Args:
+      kind: a dataclass of options.
+      words: what follows the command.
+      command: its name, without the program's.
+      more: further arguments of `tyro.cli`.
+    """
+    with contextlib.redirect_stdout(_Folded(sys.stdout)):  # type: ignore[type-var]
+        return tyro.cli(kind, args=words, prog=f"deeprok {command}", **more)
+
+
+class _Folded:
+    """A stream whose long lines are broken between words: tyro's boxes fit the terminal, what is above them does not.
+
+    The lines that an example of a command goes on with are indented.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self._width = stream, shutil.get_terminal_size().columns
+
+    def write(self, text: str) -> None:
+        """Writes text, all of whose lines are whole."""
+        self._stream.write("\n".join(self._fold(line) for line in text.split("\n")))
+
+    def _fold(self, line: str) -> str:
+        if len(line) <= self._width or "\033" in line:  # as colours have
+            return line
+        indent = "    " if line.startswith(("deeprok ", "usage: ")) else ""
+        return textwrap.fill(
+            line, self._width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import tyro
 from deeprok import plot as figures
 from deeprok.cli import streams
 from deeprok.cli.evaluate import grid_names, note_unfinished
-from deeprok.cli.options import option_names
+from deeprok.cli.options import option_names, parse_options
 from deeprok.core.errors import DeeprokError, shown, unknown
 from deeprok.evaluation import stored
 from deeprok.evaluation.calibration import calibrate
@@ -69,7 +69,7 @@ class Plot:
 
 def run(words: Sequence[str]) -> None:
     """Runs the command."""
-    options = tyro.cli(Plot, args=words, prog="deeprok plot")
+    options = parse_options(Plot, words, "plot")
     if not options.runs:
         raise DeeprokError("RUN must be given; 'deeprok plot --help' tells more")
     if options.kind is not None and options.kind not in KINDS:

@@ -11,7 +11,7 @@ import tyro
 
 from deeprok.cli import streams
 from deeprok.cli.evaluate import note_unfinished
-from deeprok.cli.options import option_names
+from deeprok.cli.options import option_names, parse_options
 from deeprok.core.errors import DeeprokError
 from deeprok.evaluation.render.render import render
 from deeprok.runs import folder as runs
@@ -57,7 +57,7 @@ class Render:
 
 def run(words: Sequence[str]) -> None:
     """Runs the command."""
-    options = tyro.cli(Render, args=words, prog="deeprok render")
+    options = parse_options(Render, words, "render")
     if not options.runs:
         raise DeeprokError("RUN must be given; 'deeprok render --help' tells more")
     for folder in options.runs:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deeprok.cli import streams
-from deeprok.cli.options import check_out, option_names
+from deeprok.cli.options import check_out, option_names, parse_options
 from deeprok.core.errors import DeeprokError
 from deeprok.core.files import write_atomically
 from deeprok.evaluation.screening.result import ON_AVERAGE, POLICIES, WORST_CELL, Screening
@@ -65,7 +65,7 @@ class Screen:
 
 def run(words: Sequence[str]) -> None:
     """Runs the command."""
-    options = tyro.cli(Screen, args=words, prog="deeprok screen")
+    options = parse_options(Screen, words, "screen")
     arguments = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
     out, plot, as_json = (arguments.pop(name) for name in ("out", "plot", "json"))
     if out:

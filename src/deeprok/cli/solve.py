@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deeprok.cli import solve_counts, streams
-from deeprok.cli.options import check_output, option_names, range_of
+from deeprok.cli.options import check_output, option_names, parse_options, range_of
 from deeprok.core.errors import DeeprokError
 from deeprok.core.files import write_atomically
 from deeprok.tabular import COUNT_SETS, TABULAR_SETS, Solution, Sweep, read_csv, solve, sweep_radii, write_csv
@@ -124,7 +124,7 @@ class Solve:
 
 def run(words: Sequence[str]) -> None:
     """Runs the command."""
-    options = tyro.cli(Solve, args=words, prog="deeprok solve")
+    options = parse_options(Solve, words, "solve")
     if options.counts is not None:
         solve_counts.run(options, options.counts)
         return

@@ -12,7 +12,7 @@ import tyro
 
 from deeprok.cli import streams
 from deeprok.cli.evaluate import note_unfinished
-from deeprok.cli.options import option_names
+from deeprok.cli.options import option_names, parse_options
 from deeprok.core.errors import DeeprokError
 from deeprok.evaluation.stress.report import print_stress
 from deeprok.evaluation.stress.stress import BUDGET, SIMULATOR_BUDGET, stress
@@ -58,7 +58,7 @@ class Stress:
 
 def run(words: Sequence[str]) -> None:
     """Runs the command."""
-    options = tyro.cli(Stress, args=words, prog="deeprok stress")
+    options = parse_options(Stress, words, "stress")
     if not options.runs:
         raise DeeprokError("RUN must be given; 'deeprok stress --help' tells more")
     if options.out:

@@ -21,7 +21,7 @@ from deeprok.agents.learner import LEARNERS
 from deeprok.agents.network import NETWORKS
 from deeprok.agents.targets import TARGETS
 from deeprok.cli import algorithms, streams
-from deeprok.cli.options import JOBS, PATH, mistakes, option_names
+from deeprok.cli.options import JOBS, PATH, mistakes, option_names, parse_options
 from deeprok.core.errors import DeeprokError
 from deeprok.environments import ENVIRONMENTS, HostEnvironment
 from deeprok.estimators import ESTIMATORS
@@ -34,6 +34,7 @@ from deeprok.training import jobs
 from deeprok.training.loop import is_finished, progress_of, step_of_best
 from deeprok.training.players import where_resumed
 from deeprok.training.progress import training_line
+from deeprok.uncertainty.models import example_range
 
 _PARTS: tuple[Mapping[str, Any], ...] = (ENVIRONMENTS, NETWORKS, LEARNERS, TARGETS, ESTIMATORS)
 
@@ -80,7 +81,7 @@ def run(words: Sequence[str]) -> None:
                     f"{name} can't be given with --resume: a run goes on with the settings it has, but for a longer "
                     "budget, --episodes or --steps"
                 )
-        resumed = tyro.cli(Resume, args=words, prog="deeprok train")
+        resumed = parse_options(Resume, words, "train")
         jobs.check_count(resumed.jobs)
         folders = runs.find(resumed.resume)
         _extend(resumed, folders)
@@ -158,10 +159,10 @@ def _parse(algorithm: str, words: Sequence[str]) -> tuple[Config, Train]:
             raise DeeprokError(f"{word.partition('=')[0]} is not a setting of {algorithm} on {base.env}; {more}")
     own = option_names(*(type(record) for name in SECTIONS if (record := getattr(base, name)) is not None))
     with mistakes(words, lambda: options() | own):  # the user's own parts have options that no list knows
-        parsed = tyro.cli(
+        parsed = parse_options(
             _options(base),
-            args=words,
-            prog=f"deeprok train {algorithm}",
+            words,
+            f"train {algorithm}",
             description=f"{base.row.summary}.",
             config=(tyro.conf.AvoidSubcommands, tyro.conf.OmitArgPrefixes),
         )
@@ -250,9 +251,12 @@ def _train_runs(name: Path, folders: Sequence[Path], count: int | None, train: C
     )
     if config.searches:
         _print_found(folders, config)
-    streams.out.print(
-        f"map where it works with: deeprok evaluate {name}", highlight=False, markup=False, soft_wrap=True
-    )
+    env = config.make_env()
+    grid = "" if config.make_box(env) else f" --grid {example_range(env.nominal)}:7"
+    advice = f"map where it works with: deeprok evaluate {name}{grid}"
+    if not dataclasses.fields(env.nominal):  # nothing that a map would vary
+        advice = f"take the policy elsewhere with: deeprok export {name} --out policy.json"
+    streams.out.print(advice, highlight=False, markup=False, soft_wrap=True)
 
 
 def _print_found(folders: Sequence[Path], config: Config) -> None:

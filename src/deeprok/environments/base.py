@@ -191,7 +191,10 @@ def _called(function: Callable[..., Any]) -> Any:
     """What a user's function of the horizon returns for its default."""
     arguments = inspect.signature(function).parameters
     if [*arguments] != ["horizon"] or arguments["horizon"].default is inspect.Parameter.empty:
-        raise DeeprokError("that object is a function; its one argument must be horizon, with a default")
+        raise DeeprokError(
+            "that object is a function; its one argument must be horizon, with a default, or, where it makes a "
+            "gymnasium.vector.VectorEnv, num_envs"
+        )
     return function()
 
 

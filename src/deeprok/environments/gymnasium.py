@@ -6,6 +6,7 @@ stepping, and putting the state back; or by stepping copies of the whole environ
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, get_args
@@ -15,8 +16,11 @@ import numpy as np
 from deeprok.core.errors import DeeprokError, extra_missing, shown, unknown
 from deeprok.environments.gymnasium_access import (
     Functions,
+    Told,
     attributes,
     begun_state,
+    derived,
+    described,
     functions_of,
     gymnasium_library,
     joined,
@@ -24,17 +28,15 @@ from deeprok.environments.gymnasium_access import (
     nominal_parameters,
     placing,
     read_parameters,
+    reset_once,
     saved_state,
-    told,
     where_seen,
 )
+from deeprok.environments.gymnasium_spaces import actions_of, observations_of, taker_of
+from deeprok.environments.gymnasium_vector import first_rows, from_batch, taken_apart, without_processes
 from deeprok.environments.host import Branching, HostEnvironment
 from deeprok.environments.mujoco_gymnasium import physics_of
-from deeprok.environments.simulation import Inside, Simulation, first_observation, not_restored
-from deeprok.environments.spaces import ActionSpace, Choices, Interval
-
-#: Steps after which an episode is truncated where nothing else says so.
-_HORIZON = 200
+from deeprok.environments.simulation import Inside, Simulation, not_restored
 
 
 def from_gymnasium(
@@ -56,7 +58,9 @@ def from_gymnasium(
     """Makes an environment of a Gymnasium one.
 
     Args:
-      env: an id such as `Acrobot-v1`, a class, or a function that makes an environment.
+      env: an id such as `Acrobot-v1`, a class, or a function that makes an environment; or several at once, a
+        `gymnasium.vector.VectorEnv`. If that simulates in batch, and the class or the function has an argument
+        `num_envs`, it is made with as many rows as it is asked for.
       box: the ranges of the uncertain parameters, by name; a run may give its own.
       parameters: name -> attribute path, such as `{"cart_mass": "unwrapped.masscart"}`, or two functions
         `(read, write)`. By default every number that is an attribute of the unwrapped environment, or a property with
@@ -64,7 +68,8 @@ def from_gymnasium(
         where a whole number was.
       state: attribute paths of all that the future depends on, such as `["unwrapped.state"]`, or two functions
         `(read, write)`. What is at a path must be a number, or an array, a list or a tuple of numbers. By default it
-        is MuJoCo's, with all numbers beside it; else the environment is copied, if a copy is shown to work.
+        is MuJoCo's, with all numbers beside it; else the environment is copied, if a copy is shown to work. Of one that
+        simulates in batch it is all arrays with an axis of `num_envs`; two functions have that axis first.
         Gymnasium's random state is always included.
       state_of: `obs -> state`, the state that an observation stands for, by which `deeprok identify` compares logs of a
         real system with the simulator: a dictionary with the names of `state`, or what is at its only path. By default
@@ -85,44 +90,56 @@ def from_gymnasium(
       >>> env.horizon
       200
     """
-    library = gymnasium_library()
-    title = name or (env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__))
+    maker = env.func if isinstance(env, functools.partial) else env
+    title = name or (maker if isinstance(maker, str) else getattr(maker, "__name__", type(maker).__name__))
     if branching not in get_args(Branching):
         raise unknown("branching", str(branching), get_args(Branching))
+    box, actions, observation_scale = dict(box or {}), tuple(actions), tuple(observation_scale)
+    told = Told(
+        *(title, box, parameters, state, state_of, derive),
+        *(nominal, actions, observation_scale, horizon, success_return, branching),
+    )
     make = _maker(env, title)
-    sample, limit = make()
-    physics = physics_of(sample) if parameters is None else None
-    own = [each for each in box or {} if not physics or each not in physics.quantities]
-    access = functions_of(parameters, "parameters", title) or attributes(parameters, sample, own, title)
+    sample = make(**first_rows(env))
+    if not isinstance(sample, gymnasium_library().vector.VectorEnv):
+        return _single(make, sample, told)
+    if singles := taken_apart(sample, title):
+        return _single(_maker(singles.make, title), singles.sample, told)._replace(
+            simulators=singles.number, processes=singles.processes
+        )
+    return from_batch(env, make, sample, told)
+
+
+def _single(make: Callable[[], Any], sample: Any, told: Told) -> HostEnvironment:
+    """An environment of a single one of Gymnasium's.
+
+    Args:
+      make: makes it.
+      sample: one that it made.
+      told: what a user says of it.
+    """
+    library, title, box, state = gymnasium_library(), told.title, told.box, told.state
+    sample, limit = _without_limit(sample)
+    physics = physics_of(sample) if told.parameters is None else None
+    own = [each for each in box if not physics or each not in physics.quantities]
+    access = functions_of(told.parameters, "parameters", title) or attributes(told.parameters, sample, own, title)
     if physics:
         access = joined(physics.parameters, access)
-    values = read_parameters(access, sample, title)
-    if missing := [each for each in box or {} if each not in values]:
-        raise DeeprokError(f"{title} has no parameter {shown(missing[0])}; it has {', '.join(values)}")
-    derived = derive and told(derive, f"derive of {title}")
-    try:
-        # Some attributes exist only then: of the state, but no parameters.
-        first = first_observation(sample.reset(seed=0))
-    except DeeprokError:
-        raise
-    except Exception as error:  # whatever the user's class says
-        raise DeeprokError(f"{title} can't be reset with a seed: {type(error).__name__}: {error}") from error
+    values = read_parameters(access, sample, told)
+    first = reset_once(sample, title)  # some attributes exist only then: of the state, but no parameters
     functions = functions_of(state, "state", title)
     saved = functions or saved_state(state, physics, sample, title)
     paths: Any = () if functions or state is None else state
-    spec = getattr(sample, "spec", None)
-    limit = horizon or limit or getattr(spec, "max_episode_steps", None)
-    flatten, scale = _observations(library, sample.observation_space, title)
-    success = success_return if success_return is not None else getattr(spec, "reward_threshold", None)
+    flatten, scale = observations_of(library, sample.observation_space, title)
     within = Inside(
-        make=lambda: make()[0],
+        make=lambda: _without_limit(make())[0],
         parameters=access,
         state=saved,
         begun=begun_state(saved, sample, title) if saved else {},
-        derive=derived,
+        derive=derived(told),
         flatten=flatten,
-        take=_taker(library, sample.action_space),
-        branching=branching,
+        take=taker_of(library, sample.action_space),
+        branching=told.branching,
     )
 
     def branched(made: HostEnvironment, way: Branching) -> HostEnvironment:
@@ -136,20 +153,15 @@ def from_gymnasium(
                 return made._replace(make=lambda: Simulation(copied))
         return made._replace(branching="none", problem=problem)
 
-    made = HostEnvironment(
-        name=title,
-        make=lambda: Simulation(within),
-        nominal=nominal if nominal is not None else nominal_parameters(values, physics),
-        box=dict(box or {}),
-        observation_scale=tuple(observation_scale) or scale,
-        actions=_actions(library, sample.action_space, actions, title),
-        horizon=limit or _HORIZON,
-        success_return=float(success or 0.0),
-        assumed=tuple(name for name, known in (("horizon", limit), ("success_return", success)) if known is None),
-        branched=branched,
-        place=placing(state_of or where_seen(paths, sample, flatten(first)), paths, title) if saved else None,
+    actions, nominal = (
+        actions_of(library, sample.action_space, told.actions, title),
+        nominal_parameters(values, physics),
     )
-    return branched(made, branching)
+    made = described(told, sample, limit, scale, actions, nominal, lambda: Simulation(within))._replace(
+        branched=branched,
+        place=placing(told.state_of or where_seen(paths, sample, flatten(first)), paths, title) if saved else None,
+    )
+    return branched(made, told.branching)
 
 
 def known_ids() -> Collection[str]:
@@ -160,17 +172,15 @@ def known_ids() -> Collection[str]:
         return ()
 
 
-def _maker(env: str | Callable[[], Any], title: str) -> Callable[[], tuple[Any, int | None]]:
-    """A function that makes the environment without a time limit, and what the limit was."""
+def _maker(env: str | Callable[[], Any], title: str) -> Callable[[], Any]:
+    """A function that makes the environment; what can't be made is a sentence."""
     library = gymnasium_library()
 
-    def make() -> tuple[Any, int | None]:
-        limit = None
+    def make(**given: Any) -> Any:
         try:
-            if isinstance(env, str):
-                made = library.make(env, disable_env_checker=True)
-            else:
-                made = env()
+            made = (
+                library.make(env, disable_env_checker=True) if isinstance(env, str) else without_processes(env, **given)
+            )
         except library.error.DependencyNotInstalled as error:
             extras = [extra for extra in ("box2d", "mujoco") if extra in str(error).lower()]
             if extras:
@@ -178,81 +188,28 @@ def _maker(env: str | Callable[[], Any], title: str) -> Callable[[], tuple[Any, 
             raise DeeprokError(f"{title} can't be made: {error}") from error
         except Exception as error:  # whatever the user's class says
             if isinstance(error, TypeError) and "gymnasium.vector" in str(error):  # an id that makes several
-                refuse_several(library.vector.VectorEnv, title)
+                raise DeeprokError(
+                    f"{title} makes a gymnasium.vector.VectorEnv; give a function that returns "
+                    f"gymnasium.make_vec({shown(title)}, num_envs=N)"
+                ) from error
             raise DeeprokError(f"{title} can't be made: {type(error).__name__}: {error}") from error
-        refuse_several(made, title)
-        if not isinstance(made, library.Env):
-            raise DeeprokError(f"{title} made an object of type {type(made).__name__}; it must be a gymnasium.Env")
-        for layer in layers(made):
-            if isinstance(layer, library.wrappers.TimeLimit):  # time is the driver's
-                limit, layer._max_episode_steps = layer._max_episode_steps, sys.maxsize
-        # Outside of everything else these two change nothing, and take time in each step.
-        while type(made) in (library.wrappers.TimeLimit, library.wrappers.OrderEnforcing):
-            made = made.env
-        return made, limit
+        if not isinstance(made, library.Env | library.vector.VectorEnv):
+            raise DeeprokError(
+                f"{title} made an object of type {type(made).__name__}; it must be a gymnasium.Env or a "
+                "gymnasium.vector.VectorEnv"
+            )
+        return made
 
     return make
 
 
-def refuse_several(found: Any, title: str) -> None:
-    """Raises if something is several environments at once, or a class of such."""
-    several = gymnasium_library().vector.VectorEnv
-    if isinstance(found, several) or (isinstance(found, type) and issubclass(found, several)):
-        raise DeeprokError(
-            f"{title} is a gymnasium.vector.VectorEnv, several environments at once; give the single environment, and "
-            "--simulators N to run N of them, each in a process of its own"
-        )
-
-
-# --- spaces --------------------------------------------------------------------------------------------
-
-
-def _observations(library: Any, space: Any, title: str) -> tuple[Callable[[Any], np.ndarray], tuple[float, ...]]:
-    """What makes a flat array of an observation, and the typical size of each number."""
-    if isinstance(space, library.spaces.Discrete):
-        rows = np.eye(int(space.n))
-        return lambda obs: rows[int(obs) - int(space.start)], (1.0,) * len(rows)
-    if not isinstance(space, library.spaces.Box):
-        raise DeeprokError(
-            f"{title} has observations in a {type(space).__name__} space; they must be a flat Box of numbers or "
-            "Discrete, as gymnasium.wrappers.FlattenObservation makes them"
-        )
-    if len(space.shape) > 1 or space.dtype == np.uint8:
-        kind = "images" if space.dtype == np.uint8 or len(space.shape) == 3 else "arrays"
-        raise DeeprokError(
-            f"{title} has {kind} of shape {space.shape} as observations; they must be a flat list of numbers"
-        )
-    ends = np.maximum(np.abs(space.low.astype(float)), np.abs(space.high.astype(float))).reshape(-1)
-    scale = np.where((ends > 0) & (ends < 1e6), ends, 1.0)
-
-    def flatten(obs: Any) -> np.ndarray:
-        flat = np.array(obs, float).ravel()
-        if flat.size != scale.size:
-            raise DeeprokError(
-                f"{title} gives an observation of {flat.size} numbers, but its observation_space has {scale.size}"
-            )
-        return flat
-
-    return flatten, tuple(scale.tolist())
-
-
-def _actions(library: Any, space: Any, names: Sequence[str], title: str) -> ActionSpace:
-    """The actions of a space."""
-    if isinstance(space, library.spaces.Discrete):
-        if names and len(names) != space.n:
-            raise DeeprokError(f"actions are {shown(list(names))}; {title} has {space.n}, give as many names")
-        return Choices(tuple(names) or tuple(str(int(space.start) + i) for i in range(int(space.n))))
-    if not isinstance(space, library.spaces.Box):
-        raise DeeprokError(f"{title} has actions in a {type(space).__name__} space; they must be Discrete or a Box")
-    low, high = space.low.reshape(-1).astype(float), space.high.reshape(-1).astype(float)
-    if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        raise DeeprokError(f"{title} has actions without ends; a Box of actions must be bounded")
-    return Interval(tuple(low.tolist()), tuple(high.tolist()))
-
-
-def _taker(library: Any, space: Any) -> Callable[[Any], Any]:
-    """What makes the environment's own action of an agent's."""
-    if isinstance(space, library.spaces.Discrete):
-        start = int(space.start)
-        return lambda action: int(action) + start
-    return lambda action: np.asarray(action, space.dtype).reshape(space.shape)
+def _without_limit(made: Any) -> tuple[Any, int | None]:
+    """The environment without a time limit, and what the limit was."""
+    library, limit = gymnasium_library(), None
+    for layer in layers(made):
+        if isinstance(layer, library.wrappers.TimeLimit):  # time is the driver's
+            limit, layer._max_episode_steps = layer._max_episode_steps, sys.maxsize
+    # Outside of everything else these two change nothing, and take time in each step.
+    while type(made) in (library.wrappers.TimeLimit, library.wrappers.OrderEnforcing):
+        made = made.env
+    return made, limit

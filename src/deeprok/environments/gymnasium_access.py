@@ -6,15 +6,16 @@ import copy
 import math
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from deeprok.core.errors import DeeprokError, extra_missing, shown
 from deeprok.environments.base import quantity
-from deeprok.environments.host import make_parameters
+from deeprok.environments.host import Branching, HostEnvironment, Simulator, make_parameters
 from deeprok.environments.mujoco_gymnasium import Physics
-from deeprok.environments.simulation import Access, Simulation, as_numbers
+from deeprok.environments.simulation import Access, as_numbers, first_observation
+from deeprok.environments.spaces import ActionSpace
 
 T = TypeVar("T")
 
@@ -22,6 +23,27 @@ _NUMBERS = (int, float, np.integer, np.floating)
 
 #: Two functions, which read something of an environment and set it.
 Functions = Access | tuple[Callable[[Any], dict[str, Any]], Callable[[Any, Mapping[str, Any]], None]]
+
+
+#: Steps after which an episode is truncated where nothing else says so.
+_HORIZON = 200
+
+
+class Told(NamedTuple):
+    """What a user says of an environment, as `from_gymnasium` describes it."""
+
+    title: str
+    box: Mapping[str, tuple[float, float]]
+    parameters: Mapping[str, str] | Functions | None
+    state: Sequence[str] | Functions | None
+    state_of: Callable[[np.ndarray], Any] | None
+    derive: Callable[[Any], None] | None
+    nominal: Any
+    actions: Sequence[str]
+    observation_scale: Sequence[float]
+    horizon: int | None
+    success_return: float | None
+    branching: Branching
 
 
 def gymnasium_library() -> Any:
@@ -64,9 +86,61 @@ def told(call: Callable[..., T], what: str) -> Callable[..., T]:
     return run
 
 
-def read_parameters(access: Access, sample: Any, title: str) -> Mapping[str, Any]:
-    """The parameters that an environment has; raises unless they are numbers with names."""
+def derived(given: Told) -> Callable[[Any], None] | None:
+    """What computes what follows from parameters."""
+    return given.derive and told(given.derive, f"derive of {given.title}")
+
+
+def described(
+    given: Told,
+    sample: Any,
+    limit: int | None,
+    scale: Sequence[float],
+    actions: ActionSpace,
+    nominal: Any,
+    make: Callable[[], Simulator],
+) -> HostEnvironment:
+    """An environment with what a user says of it, and otherwise what Gymnasium does.
+
+    Args:
+      given: what a user says.
+      sample: one of Gymnasium's, whose specification says more.
+      limit: the steps of an episode, where the sample itself limits them.
+      scale: the typical size of each observation, as its space has it.
+      actions: its actions.
+      nominal: its parameters.
+      make: makes a simulation.
+    """
+    spec = getattr(sample, "spec", None)
+    limit = given.horizon or limit or getattr(spec, "max_episode_steps", None)
+    success = given.success_return if given.success_return is not None else getattr(spec, "reward_threshold", None)
+    return HostEnvironment(
+        name=given.title,
+        make=make,
+        nominal=given.nominal if given.nominal is not None else nominal,
+        box=given.box,
+        observation_scale=tuple(given.observation_scale) or tuple(scale),
+        actions=actions,
+        horizon=limit or _HORIZON,
+        success_return=float(success or 0.0),
+        assumed=tuple(name for name, known in (("horizon", limit), ("success_return", success)) if known is None),
+    )
+
+
+def reset_once(sample: Any, title: str) -> Any:
+    """The first observation of an environment that has just been made."""
+    try:
+        return first_observation(sample.reset(seed=0))
+    except DeeprokError:
+        raise
+    except Exception as error:  # whatever the user's class says
+        raise DeeprokError(f"{title} can't be reset with a seed: {type(error).__name__}: {error}") from error
+
+
+def read_parameters(access: Access, sample: Any, given: Told) -> Mapping[str, Any]:
+    """The parameters that an environment has; raises unless they are numbers with names, and the box is of them."""
     found: Any = access.read(sample)
+    title = given.title
     if not isinstance(found, Mapping):
         raise DeeprokError(
             f"the function that reads the parameters of {title} gives {shown(found)}; it must give a dictionary, "
@@ -75,7 +149,16 @@ def read_parameters(access: Access, sample: Any, title: str) -> Mapping[str, Any
     for name, value in found.items():
         if isinstance(value, bool) or not isinstance(value, _NUMBERS):
             raise DeeprokError(f"{title}: the parameter {name} is {shown(value)}; it must be a number")
+    if missing := [each for each in given.box if each not in found]:
+        raise DeeprokError(f"{title} has no parameter {shown(missing[0])}; it has {', '.join(found)}")
     return found
+
+
+class Placed(Protocol):
+    """A simulation whose state can be changed by names."""
+
+    def put(self, state: Mapping[str, Any]) -> None:
+        """Changes a part of the state within the episode."""
 
 
 class _Attribute(NamedTuple):
@@ -90,7 +173,8 @@ class _Attribute(NamedTuple):
         setattr(self.owner(env), self.name, value)
 
 
-def _attribute(path: str, sample: Any, title: str) -> _Attribute:
+def attribute_at(path: str, sample: Any, title: str) -> _Attribute:
+    """The attribute at a path; raises if there is none."""
     way, _, name = path.rpartition(".")
     get = operator.attrgetter(path)
     try:
@@ -100,27 +184,36 @@ def _attribute(path: str, sample: Any, title: str) -> _Attribute:
     return _Attribute(name, operator.attrgetter(way) if way else lambda env: env, get)
 
 
-def attributes(paths: Any, sample: Any, box: Collection[str], title: str) -> Access:
-    """Parameters that are attributes; by default the numbers that the unwrapped environment has."""
+def attributes(paths: Any, sample: Any, box: Collection[str], title: str, rows: int = 0) -> Access:
+    """Parameters that are attributes; by default the numbers that the unwrapped environment has.
+
+    Args:
+      paths: name -> attribute path; None for the default.
+      sample: an environment.
+      box: names that are parameters, too, by default.
+      title: what messages call it.
+      rows: of a vector environment how many it has; an array of so many equal numbers may be a parameter, too.
+    """
     if paths is not None and not (isinstance(paths, Mapping) and all(isinstance(each, str) for each in paths.values())):
         raise DeeprokError(
             f"parameters is {shown(paths)}; it must be a dictionary, name -> attribute path, such as "
             "{'mass': 'unwrapped.mass'}, or two functions, (read, write)"
         )
-    chosen = paths or {each: f"unwrapped.{each}" for each in (*_numbers(sample.unwrapped), *box)}
-    found = {each: _attribute(path, sample, title) for each, path in chosen.items()}
+    chosen = paths or {each: f"unwrapped.{each}" for each in (*numbers_of(sample.unwrapped), *box)}
+    found = {each: attribute_at(path, sample, title) for each, path in chosen.items()}
     for each, attribute in found.items():
-        value = attribute.get(sample)
+        held = attribute.get(sample)
+        value = _one_number(held, rows)
         if isinstance(value, bool) or not isinstance(value, _NUMBERS):
             raise DeeprokError(f"{title}: {chosen[each]} is {shown(value)}, which is no number, so it is no parameter")
         try:
-            attribute.put(sample, value)
+            attribute.put(sample, held)
         except Exception as error:  # as of a property without a setter
             why = f"{type(error).__name__}: {error}"
             raise DeeprokError(f"{title}: {chosen[each]} can't be set, so it is no parameter ({why})") from error
 
     def read(env: Any) -> dict[str, Any]:
-        return {each: attribute.get(env) for each, attribute in found.items()}
+        return {each: _one_number(attribute.get(env), rows) for each, attribute in found.items()}
 
     def write(env: Any, values: Mapping[str, Any]) -> None:
         for each, value in values.items():
@@ -129,12 +222,26 @@ def attributes(paths: Any, sample: Any, box: Collection[str], title: str) -> Acc
     return Access(read, told(write, f"setting parameters of {title}"))
 
 
-def _numbers(env: Any) -> list[str]:
+def _one_number(value: Any, rows: int) -> Any:
+    """The number that all rows have, where each has its own; any other value as it is."""
+    if rows and isinstance(value, np.ndarray) and value.shape == (rows,) and (value == value[0]).all():
+        return value[0].item()
+    return value
+
+
+#: Numbers of a vector environment that say how it is made.
+_MADE_WITH = ("num_envs", "max_episode_steps")
+
+
+def numbers_of(env: Any) -> list[str]:
     """The public attributes of an environment that are finite numbers and can be set."""
-    base = gymnasium_library().Env
+    library = gymnasium_library()
+    several = isinstance(env, library.vector.VectorEnv)
+    base = library.vector.VectorEnv if several else library.Env
     own = [vars(kind) for kind in type(env).__mro__ if kind not in base.__mro__]
     names = {name: None for place in (*reversed(own), vars(env)) for name in place}
-    return [name for name in names if not name.startswith("_") and _is_number(env, name)]
+    hidden = _MADE_WITH if several else ()
+    return [name for name in names if not name.startswith("_") and name not in hidden and _is_number(env, name)]
 
 
 def _is_number(env: Any, name: str) -> bool:
@@ -198,17 +305,22 @@ def _numbers_held(env: Any) -> list[str] | None:
     return paths
 
 
+def no_paths(given: Any) -> DeeprokError:
+    """What is said of a state that is neither paths nor functions."""
+    return DeeprokError(
+        f"state is {shown(given)}; it must be a list of attribute paths, such as ['unwrapped.state'], or two "
+        "functions, (read, write)"
+    )
+
+
 def _state_at(paths: Any, sample: Any, title: str) -> Access:
     """A state that is attributes: numbers, arrays, lists and tuples of numbers, or None.
 
     What is read from a checkpoint is an array. It is put back as a list or a tuple where such a one was.
     """
     if isinstance(paths, str) or not (isinstance(paths, Sequence) and all(isinstance(path, str) for path in paths)):
-        raise DeeprokError(
-            f"state is {shown(paths)}; it must be a list of attribute paths, such as ['unwrapped.state'], or two "
-            "functions, (read, write)"
-        )
-    found = {path: _attribute(path, sample, title) for path in paths}
+        raise no_paths(paths)
+    found = {path: attribute_at(path, sample, title) for path in paths}
     for path, attribute in found.items():
         _check_state(attribute.get(sample), f"{title}: {path}")
     kinds = {path: type(attribute.get(sample)) for path, attribute in found.items()}
@@ -236,13 +348,13 @@ def where_seen(paths: Sequence[str], sample: Any, obs: np.ndarray) -> Callable[[
 
 def placing(
     state_of: Callable[[np.ndarray], Any] | None, paths: Sequence[str], title: str
-) -> Callable[[Simulation, np.ndarray], None] | None:
+) -> Callable[[Placed, np.ndarray], None] | None:
     """What puts a simulation where an observation says; None if nothing says where that is."""
     if state_of is None:
         return None
     read = told(state_of, f"state_of of {title}")
 
-    def place(simulation: Simulation, obs: np.ndarray) -> None:
+    def place(simulation: Placed, obs: np.ndarray) -> None:
         found = read(obs)
         if not isinstance(found, Mapping) and len(paths) != 1:
             raise DeeprokError(

@@ -7,7 +7,7 @@ A driver on the host steps one `Simulator`. What only reads a box, nominal param
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax
@@ -92,6 +92,10 @@ class HostEnvironment(NamedTuple):
       branched: `(env, branching) -> env`, the same simulator that answers in another way; None if it has but one.
       place: `(simulator, obs) -> None`, puts a simulation where an observation says, by which logs of a real system are
         compared with it; None if observations do not determine the state.
+      simulators: how many a run plays in at once where it does not say; more than one of a vector environment.
+      processes: whether several have a process each; if not, one process steps them all.
+      ahead: `(simulators, actions, models) -> None`, computes the next `outcomes` and `step` of several simulators at
+        once, which each of them then has at hand; no models where only the step is needed. None if it can't.
     """
 
     name: str
@@ -109,6 +113,9 @@ class HostEnvironment(NamedTuple):
     assumed: tuple[str, ...] = ()
     branched: Callable[[HostEnvironment, Branching], HostEnvironment] | None = None
     place: Callable[[Any, np.ndarray], None] | None = None
+    simulators: int = 1
+    processes: bool = True
+    ahead: Callable[[Sequence[Any], Sequence[Any], Sequence[Mapping[str, np.ndarray]]], None] | None = None
 
 
 def model_of(env: HostEnvironment, model: Mapping[str, Any]) -> dict[str, float]:

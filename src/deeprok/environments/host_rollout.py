@@ -55,6 +55,8 @@ def make_host_rollout(env: HostEnvironment) -> Callable[[Sequence[Start], HostAc
             if not playing:
                 return
             actions = act(episodes, steps, obs)
+            if env.ahead:
+                asked(env.ahead, [simulators[slot] for slot in playing], actions[playing], [{}] * len(playing))
             for slot in playing:
                 simulator = simulators[slot]
                 before = sum(simulator.failures.values())

@@ -7,7 +7,7 @@ have the same, and an episode that is put back goes on with its own. As in JAX, 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,7 +66,8 @@ def disturbed_simulator(
         least={name: least_factor(env.nominal, name) for name in noise},
         sample=action_sampler(env),
     )
-    return env._replace(make=lambda: DisturbedSimulator(env.make(), changes), branched=None, place=None)
+    ahead = None if noise else _ahead_within(env)  # noise changes the parameters in the step itself
+    return env._replace(make=lambda: DisturbedSimulator(env.make(), changes), branched=None, place=None, ahead=ahead)
 
 
 def remembering_simulator(env: HostEnvironment, steps: int) -> HostEnvironment:
@@ -83,7 +84,21 @@ def remembering_simulator(env: HostEnvironment, steps: int) -> HostEnvironment:
         past=past,
         branched=None,
         place=None,
+        ahead=_ahead_within(env),
     )
+
+
+def _ahead_within(env: HostEnvironment) -> Any:
+    """`HostEnvironment.ahead` of simulators around those of an environment."""
+    within = env.ahead
+    if within is None:
+        return None
+
+    def ahead(simulators: Sequence[Around], actions: Sequence[Any], models: Sequence[Mapping[str, np.ndarray]]) -> None:
+        taken = [one.arrived(action) for one, action in zip(simulators, actions, strict=True)]
+        within([one.inner for one in simulators], taken, models)
+
+    return ahead
 
 
 def action_sampler(env: HostEnvironment) -> Callable[[np.random.Generator], np.ndarray]:
@@ -98,17 +113,21 @@ class Around:
     """What a `Simulator` around another one shows of that."""
 
     def __init__(self, inner: Simulator) -> None:
-        self._inner = inner
+        self.inner = inner
         self.failures = inner.failures  # the very same
+
+    def arrived(self, action: Any) -> Any:
+        """The action that the simulator within takes."""
+        return action
 
     @property
     def truncated(self) -> bool:
         """Whether the simulator itself has ended the episode."""
-        return bool(getattr(self._inner, "truncated", False))
+        return bool(getattr(self.inner, "truncated", False))
 
     def picture(self) -> np.ndarray:
         """What is seen of the simulation, as `deeprok.environments.host_picture` has it."""
-        return picture_of(self._inner)
+        return picture_of(self.inner)
 
 
 class DisturbedSimulator(Around):
@@ -126,13 +145,13 @@ class DisturbedSimulator(Around):
         self._seed, self._t, self._model = int(seed), 0, dict(model)
         random = self._random(0)
         self._pending = np.stack([self._changes.sample(random) for _ in range(max(self._changes.delay, 1))])
-        return self._blurred(self._inner.reset(seed, model))
+        return self._blurred(self.inner.reset(seed, model))
 
     def step(self, action: Any) -> HostOutcome:
         """The outcome of the action that has arrived, on the model of the episode."""
         if self._changes.noise:
             self._set(self._noisy(self._model))
-        outcome = self._inner.step(self._arrived(action))
+        outcome = self.inner.step(self.arrived(action))
         self._t += 1
         if self._changes.delay:
             self._pending = np.concatenate([self._pending[1:], np.asarray(action, self._pending.dtype)[None]])
@@ -140,36 +159,37 @@ class DisturbedSimulator(Around):
 
     def outcomes(self, action: Any, models: Mapping[str, np.ndarray]) -> HostOutcome:
         """The outcomes under each of M models, all with the noise that the step has."""
-        found = self._inner.outcomes(self._arrived(action), self._noisy_models(models))
+        found = self.inner.outcomes(self.arrived(action), self._noisy_models(models))
         return HostOutcome(self._blurred(found.obs, 1), found.reward, found.terminated)
 
     def read(self) -> dict[str, np.ndarray] | None:
         """The simulator's state, the actions that are on their way, and which random numbers come next."""
-        state = self._inner.read()
+        state = self.inner.read()
         if state is None:
             return None
         return {**state, _DISTURBED[0]: np.array([self._seed, self._t]), _DISTURBED[1]: self._pending.copy()}
 
     def write(self, state: Mapping[str, np.ndarray], model: Mapping[str, float]) -> None:
         """Puts back what `read` gave, in an episode with these parameters."""
-        self._inner.write({name: array for name, array in state.items() if name not in _DISTURBED}, model)
+        self.inner.write({name: array for name, array in state.items() if name not in _DISTURBED}, model)
         self._seed, self._t = (int(number) for number in state[_DISTURBED[0]])
         self._pending, self._model = np.array(state[_DISTURBED[1]]), dict(model)
 
     def _set(self, model: Mapping[str, float]) -> None:
         """Changes the simulator's parameters within the episode."""
-        if hasattr(self._inner, "set"):
-            self._inner.set(model)
+        if hasattr(self.inner, "set"):
+            self.inner.set(model)
             return
-        state = self._inner.read()
+        state = self.inner.read()
         if state is None:
             raise DeeprokError("parameter_noise needs a simulator whose state can be read, or one with a method set")
-        self._inner.write(state, model)
+        self.inner.write(state, model)
 
     def _random(self, purpose: int, later: int = 0) -> np.random.Generator:
         return np.random.default_rng((self._seed, self._t + later, purpose))
 
-    def _arrived(self, action: Any) -> Any:
+    def arrived(self, action: Any) -> Any:
+        """The action that has arrived."""
         return self._pending[0] if self._changes.delay else action
 
     def _blurred(self, obs: np.ndarray, later: int = 0) -> np.ndarray:
@@ -210,26 +230,26 @@ class RememberingSimulator(Around):
 
     def reset(self, seed: int, model: Mapping[str, float]) -> np.ndarray:
         """Begins an episode with these parameters; the first observation, without a past."""
-        self._seen = self._past.begin(np.asarray(self._inner.reset(seed, model), float))
+        self._seen = self._past.begin(np.asarray(self.inner.reset(seed, model), float))
         return self._seen
 
     def step(self, action: Any) -> HostOutcome:
         """The outcome of the action on the model of the episode, with the past that the action is now a part of."""
-        outcome = self._inner.step(action)
+        outcome = self.inner.step(action)
         self._seen = np.concatenate([outcome.obs, self._past.after(self._seen, action)])
         return outcome._replace(obs=self._seen)
 
     def outcomes(self, action: Any, models: Mapping[str, np.ndarray]) -> HostOutcome:
         """The outcomes under each of M models, all with the same past."""
-        found, past = self._inner.outcomes(action, models), self._past.after(self._seen, action)
+        found, past = self.inner.outcomes(action, models), self._past.after(self._seen, action)
         return found._replace(obs=np.concatenate([found.obs, np.tile(past, (len(found.obs), 1))], axis=1))
 
     def read(self) -> dict[str, np.ndarray] | None:
         """The simulator's state, and what was seen."""
-        state = self._inner.read()
+        state = self.inner.read()
         return None if state is None else {**state, _SEEN: self._seen.copy()}
 
     def write(self, state: Mapping[str, np.ndarray], model: Mapping[str, float]) -> None:
         """Puts back what `read` gave, in an episode with these parameters."""
-        self._inner.write({name: array for name, array in state.items() if name != _SEEN}, model)
+        self.inner.write({name: array for name, array in state.items() if name != _SEEN}, model)
         self._seen = np.array(state[_SEEN], float)

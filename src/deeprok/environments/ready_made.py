@@ -16,10 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from deeprok.core.errors import DeeprokError
 from deeprok.core.fields import Count, added
 from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments.base import EnvironmentPart, EpisodeSettings, as_part, quantity
-from deeprok.environments.gymnasium import from_gymnasium, known_ids, refuse_several
+from deeprok.environments.gymnasium import from_gymnasium, known_ids
+from deeprok.environments.gymnasium_vector import without_processes
 from deeprok.environments.host import Branching, HostEnvironment
 from deeprok.environments.mujoco_tasks import PARTS as MUJOCO_PARTS
 from deeprok.environments.simulation import Access
@@ -326,16 +328,23 @@ def accept(found: Any) -> EnvironmentPart:
     """The part that an object named by a user stands for: what `as_part` takes, or a Gymnasium environment.
 
     Args:
-      found: a class of environments, or a function without arguments that makes one; or what `as_part` takes, or a
-        function that makes it.
+      found: a class of environments, a `functools.partial`, or a function that makes one, without arguments or with
+        `num_envs`; or what `as_part` takes, or a function without arguments that makes it.
     """
     library = sys.modules.get("gymnasium")  # imported by whoever has a class of its environments
-    if library:
-        refuse_several(found, "that object")
-    if library and isinstance(found, type) and issubclass(found, library.Env):
+    kinds = (library.Env, library.vector.VectorEnv) if library else ()
+    if isinstance(found, kinds):
+        raise DeeprokError(
+            f"that object is a {type(found).__name__} that has been made; give the class, or a function that makes it, "
+            "so that every process can make its own"
+        )
+    if isinstance(found, functools.partial) or (isinstance(found, type) and issubclass(found, kinds)):
         return _inspected(found)
-    if inspect.isfunction(found) and not inspect.signature(found).parameters:
-        made = found()
-        return _inspected(found) if library and isinstance(made, library.Env) else accept(made)
+    arguments = tuple(inspect.signature(found).parameters) if inspect.isfunction(found) else None
+    if arguments == ("num_envs",):
+        return _inspected(found)
+    if arguments == ():
+        made = without_processes(found)
+        return _inspected(found) if isinstance(made, kinds) else accept(made)
     part = as_part(found)
     return part if part is found else _with_branching(part)

@@ -21,7 +21,10 @@ _TRIED_STEPS = 10
 _PICTURE = "rgb_array"
 
 #: What a stored state has beside the environment's own: the kind of each array, the random state, the last observation.
-_KINDS, _RANDOM, _SEEN = _OWN = ("deeprok.kinds", "deeprok.random", "deeprok.seen")
+_KINDS, RANDOM, SEEN = _OWN = ("deeprok.kinds", "deeprok.random", "deeprok.seen")
+
+#: Why random numbers can't be stored.
+NO_WORDS = "its random numbers are not of numpy's default generator"
 
 
 class Access(NamedTuple):
@@ -113,36 +116,30 @@ class Simulation:
 
     def picture(self) -> Any:
         """What it looks like now, as Gymnasium draws it: [H, W, 3] bytes."""
-        bare = self._env.unwrapped
-        if _PICTURE not in bare.metadata.get("render_modes", ()):
-            raise DeeprokError(f"{type(bare).__name__} can't be seen: it has no render mode {_PICTURE}")
-        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-        # It was made to be stepped; what it needs to be drawn it makes with the first picture.
-        bare.render_mode = _PICTURE
-        return bare.render()
+        return drawn(self._env)
 
     def answer(self, action: Any, models: Sequence[Mapping[str, float]]) -> list[HostOutcome]:
         """The outcome of the action under each model, by putting the state back or by copies made for it."""
         env, access, found = self._env, self._within.state, []
-        saved, random = (access.read(env), _random_state(env)) if access else ({}, None)
+        saved, random = (access.read(env), random_state(env)) if access else ({}, None)
         for model in models:
             there = env if access else copy.deepcopy(env)
             self._set(there, model)
             found.append(self._take(there, action)[0])
             if access:
                 access.write(env, saved)
-                _set_random_state(env, random)
+                set_random_state(env, random)
         if access:
             self._set(env, {name: self._model.get(name, self._nominal[name]) for name in models[0]})
         return found
 
     def read(self) -> dict[str, np.ndarray] | None:
         """The state as arrays; None if there are none: it is a copy, or no longer has the form it began with."""
-        access, words, self.unread = self._within.state, _random_words(self._env), ""
+        access, words, self.unread = self._within.state, random_words(random_state(self._env)), ""
         if self._within.branching != "restored" or access is None:
             return None
         if words is None:
-            self.unread = "its random numbers are not of numpy's default generator"
+            self.unread = NO_WORDS
             return None
         state, begun = access.read(self._env), self._within.begun
         if state.keys() != begun.keys():
@@ -159,7 +156,7 @@ class Simulation:
             # An attribute may be None, and change its kind from one step to the next; a checkpoint holds only bits.
             kinds.append(0 if value is None else ord(array.dtype.char))
             found[name] = _of_kind(array, first)
-        return {**found, _KINDS: np.array(kinds), _RANDOM: words, _SEEN: self._obs.copy()}
+        return {**found, _KINDS: np.array(kinds), RANDOM: words, SEEN: self._obs.copy()}
 
     def write(self, state: Mapping[str, np.ndarray], model: Mapping[str, float]) -> None:
         """Puts back what `read` gave, in an episode with these parameters."""
@@ -173,8 +170,8 @@ class Simulation:
             array = _back(np.asarray(state[name]), chr(kind)) if kind else None
             found[name] = array if array is None or array.ndim else array.item()
         access.write(self._env, found)
-        _set_random_words(self._env, np.asarray(state[_RANDOM]))
-        self._obs = np.array(state[_SEEN], float)
+        set_random_state(self._env, state_of_words(np.asarray(state[RANDOM])))
+        self._obs = np.array(state[SEEN], float)
 
     def _begin(self, env: Any, model: Mapping[str, float]) -> np.ndarray:
         """A reset with a model's parameters, which the first state may depend on, or which a reset may replace."""
@@ -255,6 +252,17 @@ def _flag(value: Any, name: str) -> bool:
     return bool(value)
 
 
+def drawn(env: Any) -> Any:
+    """What an environment looks like now, as it draws itself."""
+    bare = env.unwrapped
+    if _PICTURE not in bare.metadata.get("render_modes", ()):
+        raise DeeprokError(f"{type(bare).__name__} can't be seen: it has no render mode {_PICTURE}")
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    # It was made to be stepped; what it needs to be drawn it makes with the first picture.
+    bare.render_mode = _PICTURE
+    return bare.render()
+
+
 # --- the state as arrays -------------------------------------------------------------------------------
 
 
@@ -289,23 +297,23 @@ def _names(state: Mapping[str, Any]) -> str:
     return ", ".join(sorted(state)) or "nothing"
 
 
-def _random_state(env: Any) -> Any:
+def random_state(env: Any) -> Any:
     """The state of the environment's random numbers; None if it has drawn none."""
     generator = env.unwrapped._np_random
     return generator and generator.bit_generator.state
 
 
-def _set_random_state(env: Any, state: Any) -> None:
-    if state is not None and _random_state(env) != state:
-        env.unwrapped._np_random.bit_generator.state = state
+def set_random_state(env: Any, state: Any) -> None:
+    """Puts back what `random_state` gave."""
+    if state is not None and random_state(env) != state:
+        env.unwrapped.np_random.bit_generator.state = state
 
 
 _WORD = 2**32
 
 
-def _random_words(env: Any) -> np.ndarray | None:
-    """The same as words [10] of 32 bits, zeros if it has drawn none; None if they can't be written so."""
-    state = _random_state(env)
+def random_words(state: Any) -> np.ndarray | None:
+    """The state of random numbers as words [10] of 32 bits, zeros if there is none; None if it can't be written so."""
     if state is None:
         return np.zeros(10, int)
     if state["bit_generator"] != "PCG64":
@@ -315,12 +323,13 @@ def _random_words(env: Any) -> np.ndarray | None:
     return np.array([*words, state["has_uint32"], state["uinteger"]])
 
 
-def _set_random_words(env: Any, words: np.ndarray) -> None:
+def state_of_words(words: np.ndarray) -> Any:
+    """What `random_words` was given."""
     whole = [int(word) for word in words]
     if not any(whole):
-        return
+        return None
     state, inc = (sum(whole[4 * k + i] * _WORD**i for i in range(4)) for k in range(2))
-    env.unwrapped.np_random.bit_generator.state = {
+    return {
         "bit_generator": "PCG64",
         "state": {"state": state, "inc": inc},
         "has_uint32": whole[8],

@@ -6,6 +6,7 @@ policies differ by what they do and not by luck.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -160,6 +161,11 @@ def play(run: Runs, test: GridTest, advance: Callable[[float], None] | None = No
             raise DeeprokError(f"policy is {policy}, but {config.algorithm} acts by an actor alone; use policy mean")
         env = tested.make_env()
         box = config.make_box(env)
+        if not dataclasses.fields(env.nominal):
+            raise DeeprokError(
+                f"{config.env} has no parameter, which a grid would vary; how good the agent is say the trials of its "
+                "training, and `deeprok render` shows it"
+            )
         if test.grid is None and not box:
             raise DeeprokError(
                 f"{config.env} has no box, which the grid would cover; give the grid, as name=low:high:count (on the "

@@ -79,8 +79,8 @@ class RunSettings:
     memory: Natural = added(0)
     """Past steps whose observations and actions the network sees too; 0 for none."""
     simulators: Simulators = added(1)
-    """Simulators that the agent learns in at once, each in a process of its own; for environments that are stateful
-    simulators."""
+    """Simulators that the agent learns in at once, each in a process of its own, or rows of a vector environment; for
+    environments that are stateful simulators."""
     acting: Acting = "sampled"
     """The model acted on: the nominal one, a fresh draw from the box each episode, or a member of the model set."""
 

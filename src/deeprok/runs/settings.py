@@ -280,7 +280,11 @@ def make_config(algorithm: str, preset: str = "default", **changes: Any) -> Conf
     }
     config = dataclasses.replace(config, **presets)
     learner = parts.learner.like or config.row.learner
+    env = parts.environment.make(config.environment)
+    # A learner that plays whole trajectories has no rounds of steps, and plays in as many as it has trajectories.
+    several = env.simulators if isinstance(env, HostEnvironment) and "train_every" in _places(config) else 1
     for more in (
+        {"simulators": several},
         _preset_of(parts.learner.run, preset, {}),
         parts.estimator.run.get(preset, {}) if parts.estimator else {},
         parts.environment.presets.get((preset, learner), {}),

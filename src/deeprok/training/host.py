@@ -90,7 +90,7 @@ def make_program(config: Config, processes: bool = True) -> Program:
 
     Args:
       config: the settings.
-      processes: whether several simulators have processes of their own.
+      processes: whether several simulators may have processes of their own.
     """
     # Each step waits for its action, so that another thread could do nothing meanwhile. It has an effect where JAX has
     # not computed anything yet, as in a process that only trains.
@@ -105,7 +105,8 @@ def make_program(config: Config, processes: bool = True) -> Program:
     pieces = _make_pieces(task, learner, plays, count)
     dtype = np.dtype(config.precision)
     live = _Live()
-    players = players_in_processes(config) if processes and count > 1 else players_here(env, task.target.robust, count)
+    apart = processes and env.processes and count > 1
+    players = players_in_processes(config) if apart else players_here(env, task.target.robust, count)
 
     def begun(fresh: Sequence[Fresh]) -> list[Episode]:
         """Episodes at their beginning; the simulators' states are stored at the end of a chunk."""

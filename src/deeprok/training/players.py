@@ -82,7 +82,7 @@ class Player:
     """A simulator, and what is to be known of the episode in it."""
 
     def __init__(self, env: HostEnvironment, robust: bool) -> None:
-        self._env, self._robust, self._simulator = env, robust, env.make()
+        self._env, self._robust, self.simulator = env, robust, env.make()
         self._models: Mapping[str, Any] = {}
         self._step = 0
         self._form: _Form | None = None  # that all states of a run have
@@ -90,16 +90,21 @@ class Player:
     def begin(self, fresh: Fresh) -> np.ndarray:
         """Begins an episode; the first observation [D]."""
         if self._form is None:
-            self._form = _form_of(self._simulator, model_of(self._env, {}))
+            self._form = _form_of(self.simulator, model_of(self._env, {}))
         # The very same record until its end: by it a simulator knows the models again.
         self._models, self._step = fresh.models, 0
-        return self._simulator.reset(int(fresh.seed), model_of(self._env, fresh.acting))
+        return self.simulator.reset(int(fresh.seed), model_of(self._env, fresh.acting))
+
+    @property
+    def models(self) -> Mapping[str, Any]:
+        """The models that an action is answered for; none without a robust target."""
+        return self._models if self._robust else {}
 
     def play(self, action: np.ndarray, fresh: Fresh) -> Moved:
         """Takes a step and, if it ends the episode, begins the next one."""
-        simulator = self._simulator
+        simulator = self.simulator
         before = sum(simulator.failures.values())
-        outcomes = simulator.outcomes(action, self._models) if self._robust else None
+        outcomes = simulator.outcomes(action, self.models) if self._robust else None
         happened = simulator.step(action)
         told = outcomes or happened
         self._step += 1
@@ -116,7 +121,7 @@ class Player:
         They are as many in all of a run. A state of another form than the run's first one counts as not read.
         """
         assert self._form is not None
-        arrays = {name: np.asarray(value) for name, value in sorted((self._simulator.read() or {}).items())}
+        arrays = {name: np.asarray(value) for name, value in sorted((self.simulator.read() or {}).items())}
         if {name: _shape_and_kind(array) for name, array in arrays.items()} != self._form:
             return np.full(_length(self._form), _UNREAD)
         every = (np.ascontiguousarray(arrays[name], kind) for name, (_, kind) in self._form.items())
@@ -127,7 +132,7 @@ class Player:
         model = model_of(self._env, fresh.acting)
         self._models, self._step = fresh.models, step
         if self._form is None:
-            self._form = _form_of(self._simulator, model_of(self._env, {}))
+            self._form = _form_of(self.simulator, model_of(self._env, {}))
         if _length(self._form) != len(words):
             raise DeeprokError(
                 "the simulator's state has another size than at its last checkpoint; train the run again"
@@ -137,7 +142,7 @@ class Player:
             size = 2 * math.prod(shape)
             state[name] = np.ascontiguousarray(words[place : place + size]).view(kind).reshape(shape)
             place += size
-        self._simulator.write(state, model)
+        self.simulator.write(state, model)
 
 
 #: What a checkpoint holds of a simulator: name -> shape, and whether double precision or whole numbers; in order.
@@ -197,10 +202,13 @@ class Players(NamedTuple):
 
 
 def players_here(env: HostEnvironment, robust: bool, count: int) -> Players:
-    """Simulators that are stepped one after the other."""
+    """Simulators that are stepped one after the other, or all at once, where they can be."""
     players = [Player(env, robust) for _ in range(count)]
 
     def ask(name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        if name == "play" and env.ahead:
+            simulators, models = [player.simulator for player in players], [player.models for player in players]
+            asked(env.ahead, simulators, [action for action, _ in arguments], models)
         return [asked(getattr(player, name), *given) for player, given in zip(players, arguments, strict=True)]
 
     return Players(ask, lambda: None)

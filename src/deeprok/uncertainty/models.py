@@ -148,6 +148,17 @@ def parse_box(text: str, params: Any, origin: str = "box") -> dict[str, tuple[fl
     return box
 
 
+def example_range(params: Any) -> str:
+    """A range around the nominal value of some parameter, as `name=low:high`; empty if there is no parameter."""
+    values = {field.name: float(getattr(params, field.name)) for field in dataclasses.fields(params)}
+    if not values:
+        return ""
+    positive = [field.name for field in dataclasses.fields(params) if field.metadata["positive"]]
+    name = next(iter(positive or [name for name, value in values.items() if value] or values))
+    low, high = sorted(factor * values[name] for factor in _AROUND) if values[name] else (0.0, 0.1)
+    return f"{name}={low:.3g}:{high:.3g}"
+
+
 def no_box(name: str, params: Any, algorithm: str) -> DeeprokError:
     """The error for an environment without a box, of which an algorithm needs one; it says what can be in it.
 
@@ -162,16 +173,14 @@ def no_box(name: str, params: Any, algorithm: str) -> DeeprokError:
         return DeeprokError(
             f"{name} has no parameter, so that nothing of it is uncertain, which {algorithm} needs; take {nominal_one}"
         )
-    positive = [field.name for field in dataclasses.fields(params) if field.metadata["positive"]]
-    example = next(iter(positive or [name for name, value in values.items() if value] or values))
-    value = values[example]
-    low, high = sorted((_AROUND[0] * value, _AROUND[1] * value)) if value else (0.0, 0.1)
+    example = example_range(params)
+    value = values[example.partition("=")[0]]
     known = ", ".join([*values][:_LISTED])
     rest = len(values) - _LISTED
     more = f" and {rest} more, which `deeprok environments {name}` lists" if rest > 0 else ""
     return DeeprokError(
         f"{name} has no box of its own; give the ranges of its uncertain parameters as box (on the command line "
-        f"--box {example}={low:.3g}:{high:.3g}, for example: it is nominally {value:.3g}), or take {nominal_one}",
+        f"--box {example}, for example: it is nominally {value:.3g}), or take {nominal_one}",
         f"its parameters are {known}{more}",
     )
 

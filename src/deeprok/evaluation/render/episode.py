@@ -127,13 +127,13 @@ class _Watched(Around):
 
     def reset(self, seed: int, model: Mapping[str, float]) -> np.ndarray:
         """Begins an episode."""
-        obs = self._inner.reset(seed, model)
+        obs = self.inner.reset(seed, model)
         self._keep()
         return obs
 
     def step(self, action: Any) -> HostOutcome:
         """The outcome of the action."""
-        outcome = self._inner.step(action)
+        outcome = self.inner.step(action)
         self.rewards.append(float(outcome.reward))
         self.over = bool(outcome.terminated) or self.truncated
         self._keep()
@@ -142,20 +142,20 @@ class _Watched(Around):
 
     def outcomes(self, action: Any, models: Mapping[str, np.ndarray]) -> HostOutcome:
         """As the simulator within."""
-        return self._inner.outcomes(action, models)
+        return self.inner.outcomes(action, models)
 
     def read(self) -> dict[str, np.ndarray] | None:
         """As the simulator within."""
-        return self._inner.read()
+        return self.inner.read()
 
     def write(self, state: Mapping[str, np.ndarray], model: Mapping[str, float]) -> None:
         """As the simulator within."""
-        self._inner.write(state, model)
+        self.inner.write(state, model)
 
     def _keep(self) -> None:
         """Keeps the present picture, compressed: those of a thousand steps would fill a gigabyte."""
         buffer = io.BytesIO()
-        Image.fromarray(picture_of(self._inner)).save(buffer, "PNG", compress_level=1)
+        Image.fromarray(picture_of(self.inner)).save(buffer, "PNG", compress_level=1)
         self.pictures.append(buffer.getvalue())
 
 
@@ -169,7 +169,7 @@ def _simulator_player(run: Run, env: HostEnvironment, steps: int) -> Player:
             made.append(_Watched(env.make(), lambda: advance(1 / steps)))
             return made[-1]
 
-        host_play = host_player(env._replace(horizon=steps, make=make), policy_of, episodes=1)
+        host_play = host_player(env._replace(horizon=steps, make=make, ahead=None), policy_of, episodes=1)
         host_play(run.weights[None], {name: np.array([value]) for name, value in model.items()}, epsilon, seed)
         (watched,) = made
         advance(max(0.0, 1.0 - len(watched.rewards) / steps))
