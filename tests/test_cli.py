@@ -484,6 +484,7 @@ HELPS: dict[str, set[str]] = {
     "export": {"format", "out", "keep"},
     "plot": {"kind", "out", "grid", "episodes", "name"},
     "render": {"at", "out", "seed", "steps", "epsilon", "fps", "keep", "size"},
+    "sweep": {"out", "executor", "jobs", "address", "cpus", "gpus", "memory"},
     "reproduce": {"seeds", "preset", "out", "full", "resume", "episodes", "jobs"},
 }
 
@@ -589,7 +590,8 @@ def test_tables_in_files_end_with_no_blanks() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["", "train", "algorithms", "environments", "evaluate --help", "compare --help", "problems"]
+    "words",
+    ["", "train", "algorithms", "environments", "evaluate --help", "compare --help", "sweep --help", "problems"],
 )
 def test_pages_fit_eighty_columns(
     words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
