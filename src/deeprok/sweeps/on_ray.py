@@ -30,7 +30,7 @@ from deeprok.sweeps.executors import Executor
 from deeprok.sweeps.parcels import CHANGED, NEEDED, Parcel, own_modules, pack, unpack
 from deeprok.training import jobs
 from deeprok.training.loop import OnInterrupt, Report, interruptions
-from deeprok.training.workers import OnEnd, start_worker
+from deeprok.training.workers import Groups, OnEnd, start_worker
 
 #: How often a task is tried again whose worker or node has died.
 RETRIES = 3
@@ -91,8 +91,9 @@ def on_ray(
 def _cluster(
     ray: Any, out: Path, address: str | None, processes: int | None, resources: Resources
 ) -> Iterator[Executor]:
+    made = _OnRay(ray, out, resources)
     if ray.is_initialized():  # a user's script has its own
-        yield _OnRay(ray, out, resources)
+        yield Executor(made.slots(), made.train)
         return
     options: dict[str, Any] = dict(log_to_driver=False, logging_level=logging.ERROR)
     if address is None:
@@ -106,7 +107,7 @@ def _cluster(
         where = f"reach the Ray cluster at {address}" if address else "start Ray on this machine"
         raise DeeprokError(f"can't {where}: {error}") from error
     try:
-        yield _OnRay(ray, out, resources)
+        yield Executor(made.slots(), made.train)
     finally:
         ray.shutdown()
 
@@ -126,7 +127,6 @@ class _OnRay(NamedTuple):
     out: Path
     resources: Resources
 
-    @property
     def slots(self) -> int:
         """How many tasks the cluster has room for; raises if it has none."""
         if not (room := self._room()):
@@ -141,14 +141,8 @@ class _OnRay(NamedTuple):
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         return sum(min(int(node.get(name, 0) / amount) for name, amount in self._asked().items()) for node in nodes)
 
-    def train(
-        self,
-        groups: Sequence[Sequence[Path]],
-        report: Report,
-        on_interrupt: OnInterrupt | None,
-        on_end: OnEnd,
-    ) -> None:
-        """As the protocol says."""
+    def train(self, groups: Groups, report: Report, on_interrupt: OnInterrupt | None, on_end: OnEnd) -> None:
+        """Trains groups of runs, as an executor does."""
         ray, waiting, running = self.ray, list(groups), dict[Any, Sequence[Path]]()
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=False

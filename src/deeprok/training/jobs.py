@@ -174,7 +174,7 @@ def resume(
             except DeeprokError as error:  # the others are trained as if nothing had happened
                 problems += error.args
     else:
-        side_by_side(groups, jobs, report, on_interrupt, lambda _, said: problems.extend(said))
+        side_by_side(groups, report, on_interrupt, lambda _, said: problems.extend(said), jobs)
     if problems:
         raise DeeprokError(*problems)
 

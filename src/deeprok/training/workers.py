@@ -19,6 +19,9 @@ from deeprok.core.errors import DeeprokError
 from deeprok.runs import folder as runs
 from deeprok.training.loop import OnInterrupt, Report, interruptions, progress_of, train_together
 
+#: Run folders, in groups that are trained together.
+Groups = Sequence[Sequence[Path]]
+
 #: Called when the process of a group has ended, with the group and the sentences about what went wrong.
 OnEnd = Callable[[Sequence[Path], Sequence[str]], None]
 
@@ -31,20 +34,16 @@ def cores() -> list[int]:
 
 
 def side_by_side(
-    groups: Sequence[Sequence[Path]],
-    jobs: int,
-    report: Report | None,
-    on_interrupt: OnInterrupt | None,
-    on_end: OnEnd,
+    groups: Groups, report: Report | None, on_interrupt: OnInterrupt | None, on_end: OnEnd, jobs: int
 ) -> None:
     """Trains each group in a process of its own, as many at a time as there are jobs.
 
     Args:
       groups: run folders, in groups that are trained together.
-      jobs: processes at once.
       report: called after each chunk with the run's folder and its new line of metrics.
       on_interrupt: called when the training is interrupted, at once.
       on_end: called when a group has ended. One that fails does not stop the others.
+      jobs: processes at once.
     """
     free = list(itertools.islice(itertools.cycle(cores()), jobs))
     waiting = list(groups)
