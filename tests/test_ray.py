@@ -48,7 +48,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return eager_environment(tmp_path_factory)
+    home = tmp_path_factory.mktemp("home")  # where Ray puts the token of a cluster that it starts
+    return {**eager_environment(tmp_path_factory), "HOME": str(home)}
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +80,7 @@ def nodes(environment: dict[str, str]) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
+        patch.setenv("RAY_AUTH_MODE", "disabled")
         with on_ray.forking():
             cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         yield cluster
@@ -201,5 +203,19 @@ def test_folders_that_no_node_sees_travel_there_and_back(
 def test_clusters_that_are_too_small_or_not_there(here: Path, cluster: Any) -> None:
     with pytest.raises(DeeprokError, match=r"no node of the Ray cluster has what a task needs: CPU 64; ask for less"):
         sweep(SPEC, here / "out", executor="ray", address=cluster.address, cpus=64)
-    with pytest.raises(DeeprokError, match=r"can't reach the Ray cluster at 127.0.0.1:1"):
+    with pytest.raises(DeeprokError, match=r"can't reach the Ray cluster at 127.0.0.1:1: .*refused"):
         sweep(SPEC, here / "out", executor="ray", address="127.0.0.1:1")
+
+
+def test_a_cluster_that_goes_away(here: Path, nodes: Any, environment: Any, undisturbed: Any) -> None:
+    """The last test, since there is no cluster after it."""
+    out = here / "out"
+    process = start(on(nodes), out, environment)
+    wait_for(lambda: begun(out), process, 0.02)
+    nodes.shutdown()
+    errors = process.communicate(timeout=300)[1].decode()
+    assert process.returncode == 2, errors
+    assert "the Ray cluster no longer answers" in errors
+    assert "Traceback" not in errors
+    finish(start("sweep spec.toml --jobs 2 --out", out, environment))  # what Ray began, processes end
+    assert of_sweep(out) == undisturbed

@@ -13,6 +13,7 @@ import math
 import os
 import secrets
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -39,6 +40,7 @@ RETRIES = 3
 TOKEN = ".ray-token"
 
 _POLL_SECONDS = 0.5  # between two reports of a task
+_ANSWER_SECONDS = 10.0  # that a cluster has to answer
 
 
 class Resources(NamedTuple):
@@ -101,6 +103,7 @@ def _cluster(
         cores = math.ceil(processes * resources.cpus) if processes else jobs.count_cores()
         options |= dict(num_cpus=cores, include_dashboard=False)
     try:
+        _check_answers(address or "")
         with forking():
             ray.init(address=address or "local", **options)
     except (OSError, ValueError, RuntimeError) as error:
@@ -108,8 +111,18 @@ def _cluster(
         raise DeeprokError(f"can't {where}: {error}") from error
     try:
         yield Executor(made.slots(), made.train)
+    except ray.exceptions.RayError as error:  # tasks that end with one are told of by themselves
+        said = f"the Ray cluster no longer answers ({type(error).__name__}); go on with the same command when it does"
+        raise DeeprokError(said) from error
     finally:
         ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Raises an `OSError` if nobody listens at host:port, which Ray would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), _ANSWER_SECONDS).close()
 
 
 @contextlib.contextmanager
