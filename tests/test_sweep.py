@@ -16,6 +16,7 @@ import tempfile
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,10 +33,10 @@ from deeprok.core.errors import DeeprokError
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import make_config
-from deeprok.sweeps import executors
+from deeprok.sweeps import executors, on_ray
 from deeprok.sweeps import spec as specs
 from deeprok.sweeps.design import Drawn, Trial, is_trial_name, make_trials
-from deeprok.sweeps.on_ray import RETRIES
+from deeprok.sweeps.on_ray import RETRIES, Resources
 from deeprok.sweeps.parcels import CHANGED, NEEDED, own_modules, pack, unpack
 from deeprok.sweeps.spec import Range, read_spec
 from deeprok.sweeps.sweep import SUMMARY, SweepResult, run_sweep, sweep
@@ -447,13 +448,26 @@ def test_a_changed_sweep_keeps_the_trials_that_stay_equal(tmp_path: Path, preten
     assert [path.name.rpartition("-")[0] or path.name for path in others] == [
         "ddqn-discount=0.5", "seed", "deep_rok-discount=0.5", "deep_rok-discount=0.6",
     ]  # fmt: skip
-    assert "and 3 more no longer belong to spec; they are left as they are" in said
+    assert "and 3 more are no longer part of spec, and left as before" in said
     assert all(path.is_dir() for path in found.others)
     assert json.loads((tmp_path / "out" / SUMMARY).read_text())["others"] == [
         str(path.relative_to(tmp_path / "out")) for path in found.others
     ]
     found, executor, _ = pretend({**SPEC, "seeds": 4})
     assert [group[0][-1] for group in executor.trained] == ["3"] * 4  # a seed more
+    assert {runs.read_group(folder) for folder in found.trials[0].runs} == {(0, 1, 2), (3,)}
+
+
+def test_a_kill_while_folders_are_made_does_not_change_the_groups(tmp_path: Path, pretend: Any) -> None:
+    spec = {**SPEC, "algorithm": "ddqn", "seeds": 4}
+    with pytest.raises(KeyboardInterrupt):
+        pretend(spec, slots=4, stops_after=0)
+    trial = make_trials(read_spec(spec))[0]
+    for seed in (1, 2, 3):
+        for path in (tmp_path / "out" / trial.name / f"seed-{seed}").iterdir():
+            path.unlink()
+    _, executor, _ = pretend(spec, slots=1)
+    assert [[name[-1] for name in group] for group in executor.trained] == [["0", "2"], ["1", "3"]] * 2
 
 
 def test_a_damaged_summary_is_written_again(tmp_path: Path, pretend: Any) -> None:
@@ -516,6 +530,29 @@ def test_without_ray_a_sentence_says_what_to_install(tmp_path: Path, monkeypatch
     with pytest.raises(DeeprokError, match=r"sweeps on Ray need the extra ray; in a clone: pip install .*'\.\[ray\]'"):
         sweep(SPEC, tmp_path / "out", executor="ray")
     assert os.listdir(tmp_path) == []
+
+
+def test_what_ray_raises_is_one_sentence(tmp_path: Path) -> None:
+    class RayError(Exception):
+        pass
+
+    ended = []
+    ray = SimpleNamespace(
+        is_initialized=lambda: False,
+        init=lambda **_: None,
+        nodes=lambda: [{"Alive": True, "Resources": {"CPU": 5.0}}, {"Alive": False, "Resources": {"CPU": 9.0}}],
+        shutdown=lambda: ended.append(True),
+        exceptions=SimpleNamespace(RayError=RayError),
+    )
+
+    def lose_it() -> None:
+        with on_ray._cluster(ray, tmp_path, None, None, Resources(cpus=2)) as executor:
+            assert executor.slots == 2
+            raise RayError
+
+    with pytest.raises(DeeprokError, match=r"the Ray cluster no longer answers \(RayError\)"):
+        lose_it()
+    assert ended == [True]
 
 
 # --- parcels ------------------------------------------------------------------------------------------------------

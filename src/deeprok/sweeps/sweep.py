@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -202,6 +202,7 @@ class _Board:
         self.folders = {trial.digest: out / there.get(trial.digest, trial.name) for trial in trials}
         self.problems: dict[str, list[str]] = {}
         self.done: set[str] = set()  # trials that were seen to be finished
+        self.others = tuple(self._others())
         self.written = -math.inf
 
     def runs(self, trial: Trial) -> dict[Path, Config]:
@@ -215,7 +216,7 @@ class _Board:
             self.done.add(trial.digest)
         return trial.digest in self.done
 
-    def others(self) -> Iterator[Path]:
+    def _others(self) -> Iterator[Path]:
         """Trials in the folder that the sweep no longer has, and seeds of those that it has."""
         own = set(self.folders.values())
         for path in sorted(self.out.iterdir()):
@@ -232,7 +233,7 @@ class _Board:
             problem = "; ".join(self.problems.get(trial.digest, ()))
             state: State = "finished" if self.finished(trial) else "failed" if problem else "unfinished"
             found.append(TrialResult(trial, self.folders[trial.digest], state, problem))
-        return SweepResult(self.out, self.spec, tuple(found), tuple(self.others()))
+        return SweepResult(self.out, self.spec, tuple(found), self.others)
 
     def write(self) -> None:
         """Writes the summary."""
@@ -245,10 +246,10 @@ def _remarks(board: _Board) -> Iterator[str]:
     """What a user may not expect of the folder."""
     if finished := sum(map(board.finished, board.trials)):
         yield f"{finished} of {len(board.trials)} trials in {board.out} are finished already"
-    others = list(board.others())
-    if others:
-        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-        yield f"{others[0]}{more} no longer belong to {board.spec.origin}; they are left as they are"
+    if board.others:
+        more = f" and {len(board.others) - 1} more" if len(board.others) > 1 else ""
+        verb = "are" if more else "is"
+        yield f"{board.others[0]}{more} {verb} no longer part of {board.spec.origin}, and left as before"
 
 
 def _train(board: _Board, executor: Executor, console: Console, on_interrupt: OnInterrupt | None) -> None:
@@ -257,8 +258,9 @@ def _train(board: _Board, executor: Executor, console: Console, on_interrupt: On
     configs: dict[Path, Config] = {}
     trial_of: dict[Path, Trial] = {}
     for trial in left:
-        together = _groups(trial, math.ceil(executor.slots / len(left)))
-        for folder, config in board.runs(trial).items():
+        its = board.runs(trial)
+        together = _groups(trial, its, math.ceil(executor.slots / len(left)))
+        for folder, config in its.items():
             runs.ensure(folder, config, next((group for group in together if config.seed in group), ()))
             configs[folder], trial_of[folder] = config, trial
     order = {folder: i for i, folder in enumerate(configs)}
@@ -281,9 +283,16 @@ def _train(board: _Board, executor: Executor, console: Console, on_interrupt: On
         executor.train(groups, report, on_interrupt, on_end)
 
 
-def _groups(trial: Trial, parts: int) -> list[list[int]]:
-    """Which seeds of a trial are trained together: all, unless there are more processes than trials."""
-    return processes.shares(trial.seeds, parts) if trial.config.shares_program else []
+def _groups(trial: Trial, folders: Iterable[Path], parts: int) -> list[Sequence[int]]:
+    """Which seeds of a trial are trained together: all, unless there are more processes than trials.
+
+    Groups of runs that are there stay as they were planned, also if only some of them were made before a kill.
+    """
+    if not trial.config.shares_program:
+        return []
+    kept = [group for folder in folders if (group := runs.read_group(folder))]
+    fresh = [seed for seed in trial.seeds if not any(seed in group for group in kept)]
+    return [*kept, *processes.shares(fresh, parts)]
 
 
 def _work(config: Config) -> float:
