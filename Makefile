@@ -6,7 +6,7 @@ ARGS ?=
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq --no-compile -c constraints.txt
-EXTRAS := test lint docs bench
+EXTRAS := test lint docs bench ray
 
 .DEFAULT_GOAL := help
 .PHONY: help test test-slow reproduce study lint format docs bench clean
@@ -43,7 +43,7 @@ test: .venv/.test.stamp ## Run every test but the slow ones.
 	@echo '==> Running the tests (all but the slow ones) with $(WORKERS) workers'
 	@$(BIN)/python -m pytest -q -m 'not slow' -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-slow: .venv/.test.stamp ## Run the slow tests: learning at full size, kills, damaged files.
+test-slow: .venv/.test.stamp .venv/.ray.stamp ## Run the slow tests: learning at full size, kills, damaged files, Ray.
 	@echo '==> Running the slow tests with $(WORKERS) workers'
 	@XLA_FLAGS="--xla_backend_optimization_level=3 $$XLA_FLAGS" $(BIN)/python -m pytest -v -m slow -n $(WORKERS) --dist worksteal $(ARGS)
 

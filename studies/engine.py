@@ -5,11 +5,10 @@ Whatever is finished stays in the folder, run by run, so that a later call adds 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +30,8 @@ from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config
 from deeprok.training import jobs
-from deeprok.training.loop import is_finished, progress_of, templates
+from deeprok.training.advance import Advance
+from deeprok.training.loop import is_finished, templates
 from deeprok.training.progress import work_bar
 from deeprok.training.scan import make_program
 from deeprok.uncertainty.models import parse_grid
@@ -174,7 +174,7 @@ def run_study(study: Study, options: Options, console: Console | None = None, re
     options.check()
     if not study.presets and (options.full or options.preset != "tuned"):
         raise DeeprokError(f"study is {study.name}, which takes neither --full nor --preset paper")
-    with _study_folder(options.out):
+    with runs.own_folder(options.out):
         comparisons = study.compare(options)
         everything = {comparison.name: runs_of(options.out, comparison) for comparison in comparisons}
         # All folders are checked before anything is trained, but for those that need the posteriors of others.
@@ -205,22 +205,6 @@ def run_study(study: Study, options: Options, console: Console | None = None, re
     return found
 
 
-@contextlib.contextmanager
-def _study_folder(out: Path) -> Iterator[None]:
-    """A folder that only this process works in."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DeeprokError(f"can't make the folder {out}: {error.strerror}") from error
-    with runs.hold([out]):
-        try:
-            yield
-        except DeeprokError:
-            if os.listdir(out) == [runs.LOCK]:  # nothing was done in it
-                runs.discard_unstarted([out])
-            raise
-
-
 def runs_of(out: Path, comparison: Comparison) -> list[Run]:
     """The runs of a comparison, and their folders below `out`."""
     return [
@@ -236,21 +220,14 @@ def prepare(out: Path, its: Iterable[Run]) -> None:
         config = run.row.config(run.seed)
         if run.row.prior:
             config = config.replace(prior=str(out / run.row.prior / run.folder.name))
-        if not (run.folder / runs.CONFIG).exists():
-            runs.create(run.folder, config)
-        elif runs.read_config(run.folder) != config:
-            raise DeeprokError(f"{run.folder} was trained with other settings; choose another --out or remove it")
+        runs.ensure(run.folder, config)
 
 
 def work(run: Run) -> float:
     """What is left to do for a run."""
     config = run.row.config(run.seed)
-    left = 1 - _progress(config, *progress_of(run.folder))
-    return left * _training_work(config) + (EXAM if run.exam.grid and not run.scores.exists() else 0.0)
-
-
-def _progress(config: Config, steps: int, episodes: int) -> float:
-    return min(1.0, float(config.budget.progress(episodes, steps)))
+    left = Advance({run.folder: config}, _training_work).left
+    return left + (EXAM if run.exam.grid and not run.scores.exists() else 0.0)
 
 
 def _training_work(config: Config) -> float:
@@ -260,16 +237,13 @@ def _training_work(config: Config) -> float:
 def train(comparison: str, prepared: Iterable[Run], processes: int | None, done: Done, console: Console) -> None:
     """Trains what has not been trained to the end."""
     configs = {run.folder: run.row.config(run.seed) for run in prepared}
-    reached = {folder: _progress(config, *progress_of(folder)) for folder, config in configs.items()}
+    advance = Advance(configs, _training_work)
     missing = [folder for folder, config in configs.items() if not is_finished(folder, config)]
     names = sorted({configs[folder].algorithm for folder in missing})
     what = f"{comparison}: training {names[0] if len(names) == 1 else f'{len(names)} agents'}"
 
     def report(folder: Path, line: Mapping[str, Any]) -> None:
-        config = configs[folder]
-        progress = _progress(config, line["steps"], line["episodes"])
-        done(what, (progress - reached[folder]) * _training_work(config))
-        reached[folder] = progress
+        done(what, advance.since_last(folder, line))
 
     if missing:
         done(what, 0.0)

@@ -486,6 +486,7 @@ HELPS: dict[str, set[str]] = {
     "export": {"format", "out", "keep"},
     "plot": {"kind", "out", "grid", "episodes", "name"},
     "render": {"at", "out", "seed", "steps", "epsilon", "fps", "keep", "size"},
+    "sweep": {"out", "executor", "jobs", "address", "cpus", "gpus", "memory"},
     "reproduce": {"seeds", "preset", "out", "full", "resume", "episodes", "jobs"},
 }
 
@@ -595,7 +596,7 @@ def test_tables_in_files_end_with_no_blanks() -> None:
     [
         *("", "train", "algorithms", "environments", "problems", "train rtd_dqn --help"),
         *(f"{name} --help" for name in ("calibrate", "check-env", "compare", "evaluate", "export", "identify")),
-        *(f"{name} --help" for name in ("plot", "render", "reproduce", "screen", "solve", "stress")),
+        *(f"{name} --help" for name in ("plot", "render", "reproduce", "screen", "solve", "stress", "sweep")),
     ],
 )
 def test_pages_fit_eighty_columns(

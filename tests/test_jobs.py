@@ -21,7 +21,7 @@ from deeprok.core.files import partial
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config, make_config
-from deeprok.training import jobs
+from deeprok.training import jobs, workers
 from deeprok.training import loop as trainer
 from deeprok.training.loop import progress_of
 
@@ -114,7 +114,7 @@ def test_stopped_and_killed_processes_give_what_one_process_gives(
 
 
 def test_a_worker_without_a_parent_ends_before_it_has_imported_anything(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", jobs._WORKER, "0", str(tmp_path / "nowhere")]
+    command = [sys.executable, "-c", workers._WORKER, "0", str(tmp_path / "nowhere")]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (1, "")  # and not 2, with a word about the folder
 
@@ -183,7 +183,7 @@ def test_a_run_that_breaks_down_later_stays(tmp_path: Path, monkeypatch: pytest.
 def test_interrupted_twice_workers_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     signalled = []
 
-    def sleeper(group: Any, core: int, cache: str) -> jobs._Worker:
+    def sleeper(group: Any, core: int, cache: str) -> workers.Worker:
         said = "signal.signal(15, lambda *_: print('asked', flush=True)); print('x', flush=True)"
         code = f"import signal, time; {said}; time.sleep(60)"
         pipes: dict[str, Any] = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -196,14 +196,14 @@ def test_interrupted_twice_workers_are_killed(tmp_path: Path, monkeypatch: pytes
             signal.raise_signal(signal.SIGINT)
 
         threading.Timer(0.3, interrupt_twice).start()
-        worker = jobs._Worker(process, core, {}, contextlib.ExitStack())
+        worker = workers.Worker(process, core, {}, contextlib.ExitStack())
         signalled.append(worker)
         return worker
 
-    monkeypatch.setattr(jobs, "_start_worker", sleeper)
+    monkeypatch.setattr(workers, "start_worker", sleeper)
     seen: list[int] = []
     with pytest.raises(KeyboardInterrupt):
-        jobs._side_by_side([[tmp_path]], 1, None, seen.append)
+        workers.side_by_side([[tmp_path]], None, seen.append, lambda *_: None, jobs=1)
     (worker,) = signalled
     assert worker.process.wait(5) == -signal.SIGKILL
     for pipe in (worker.process.stdin, worker.process.stdout, worker.process.stderr):
@@ -236,7 +236,7 @@ def trained_groups(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The names of the folders that were trained together, without training them."""
     groups: list[list[str]] = []
     monkeypatch.setattr(jobs, "train_together", lambda folders, *_: groups.append([f.name for f in folders]))
-    monkeypatch.setattr(jobs, "_side_by_side", lambda found, *_: groups.extend([f.name for f in g] for g in found))
+    monkeypatch.setattr(jobs, "side_by_side", lambda found, *_: groups.extend([f.name for f in g] for g in found))
     return groups
 
 
@@ -338,7 +338,7 @@ def test_bad_arguments_make_no_folder(tmp_path: Path, changes: dict[str, Any], t
 
 
 def test_cores_are_this_processs() -> None:
-    cores = jobs._cores()
+    cores = workers.cores()
     assert len(cores) >= 1
     if hasattr(os, "sched_getaffinity"):
         assert cores == sorted(os.sched_getaffinity(0))
@@ -346,9 +346,9 @@ def test_cores_are_this_processs() -> None:
 
 def test_half_a_line_is_not_reported(tmp_path: Path) -> None:
     path, seen = tmp_path / runs.METRICS, []
-    worker = jobs._Worker(None, 0, {tmp_path: 0}, contextlib.ExitStack())
+    worker = workers.Worker(None, 0, {tmp_path: 0}, contextlib.ExitStack())
     for text, expected in (('{"steps": 1}\n{"ste', [1]), ('ps": 2}', [1]), ("\n", [1, 2]), ("", [1, 2])):
         with open(path, "a") as file:
             file.write(text)
-        jobs._report_new(worker, lambda folder, line: seen.append(line["steps"]))
+        worker.report_new(lambda folder, line: seen.append(line["steps"]))
         assert seen == expected

@@ -9,30 +9,16 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.numpy
+from killing import SEEDS, contents, eager_environment, finish, running, sizes, start, wait_for, workers_of
+from sweeping import FAST, as_toml
 
 from deeprok.runs import folder as runs
-
-#: Checkpoints after every chunk, so that a kill can meet one that is being written. The module is not imported here:
-#: that takes seconds, in which a worker would not yet watch for its parent's end.
-EAGER = """
-import builtins, sys
-original = builtins.__import__
-def eager(*args, **options):
-    module = original(*args, **options)
-    loop = sys.modules.get("deeprok.training.loop")
-    if hasattr(loop, "_CHECKPOINT_SECONDS"):
-        loop._CHECKPOINT_SECONDS = 0.0
-    return module
-builtins.__import__ = eager
-"""
 
 SMALL = (
     "--preset tuned --hidden 4 --horizon 40 --models 3 --batch-size 4 --warm-up 20 --target-period 50 "
@@ -46,45 +32,11 @@ COMMANDS = {
     "epopt": "epopt --preset tuned --hidden 4 --horizon 40 --trajectories 4 --minibatches 2 --level-iterations 2 "
     "--trial-every 20 --trial-models 4 --episodes 800 --jobs 2",
 }
-SEEDS = (0, 1)
 
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Of the processes: what they compile is shared, and checkpoints are eager."""
-    folder = tmp_path_factory.mktemp("eager")
-    (folder / "sitecustomize.py").write_text(EAGER)
-    cache = str(tmp_path_factory.mktemp("cache"))
-    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {
-        **dict(JAX_COMPILATION_CACHE_DIR=cache, JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0"),
-        **os.environ,
-        "PYTHONPATH": path,
-    }
-
-
-def start(words: str, out: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "deeprok", "train", *words.split(), str(out)]
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
-    )
-
-
-def finish(process: subprocess.Popen[bytes]) -> None:
-    errors = process.communicate(timeout=300)[1].decode()
-    assert process.returncode == 0, errors
-
-
-def contents(out: Path) -> list[Any]:
-    """Every tensor, and every line of metrics but for the time it took."""
-    found: list[Any] = []
-    for seed in SEEDS:
-        folder = out / f"seed-{seed}"
-        tensors = safetensors.numpy.load_file(folder / runs.CHECKPOINT)
-        lines = [json.loads(line) for line in (folder / runs.METRICS).read_text().splitlines()]
-        found.append({name: value.tobytes() for name, value in tensors.items()})
-        found.append([{**line, "seconds": None} for line in lines])
-    return found
+    return eager_environment(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -92,43 +44,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, environment: dict[str,
     @functools.cache
     def run(name: str) -> list[Any]:
         out = tmp_path_factory.mktemp("undisturbed") / "out"
-        finish(start(f"{COMMANDS[name]} --seeds {len(SEEDS)} --out", out, environment))
+        finish(start(f"train {COMMANDS[name]} --seeds {len(SEEDS)} --out", out, environment))
         return contents(out)
 
     return run
-
-
-def workers_of(parent: int) -> list[int]:
-    """Processes whose parent this is (Linux)."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:  # it has ended
-                continue
-            if int(fields[1]) == parent:
-                found.append(int(entry.name))
-    return found
-
-
-def running(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def wait_for(condition: Callable[[], Any], process: subprocess.Popen[bytes], pause: float) -> None:
-    """Until something has happened, or the training has ended without it; a pause in seconds is between two looks."""
-    deadline = time.monotonic() + 120.0
-    while not condition() and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(pause)
-
-
-def sizes(out: Path) -> list[int]:
-    return [path.stat().st_size for path in out.glob(f"seed-*/{runs.METRICS}")]
 
 
 def kill(process: subprocess.Popen[bytes], how: str, out: Path, chance: random.Random) -> bool:
@@ -138,7 +57,7 @@ def kill(process: subprocess.Popen[bytes], how: str, out: Path, chance: random.R
         wait_for(lambda: sizes(out) != before, process, 0.02)
     time.sleep(chance.uniform(0.0, 0.8))
     if how == "writing":
-        wait_for(lambda: any(out.glob("seed-*/.*.partial")), process, 0.001)
+        wait_for(lambda: any(out.rglob("seed-*/.*.partial")), process, 0.001)
     if process.poll() is not None:
         return False
     workers = workers_of(process.pid)
@@ -156,13 +75,13 @@ def kill(process: subprocess.Popen[bytes], how: str, out: Path, chance: random.R
 
 def survive(name: str, how: str, kills: int, out: Path, environment: dict[str, str], undisturbed: Any) -> None:
     chance = random.Random(f"{name} {how}")
-    first = f"{COMMANDS[name]} --seeds {len(SEEDS)} --out"
+    first = f"train {COMMANDS[name]} --seeds {len(SEEDS)} --out"
     process = start(first, out, environment)
     for i in range(kills):
         assert kill(process, how, out, chance), f"it was over before kill {i}"
         process.stderr.close()
         begun = (out / "seed-1" / runs.CONFIG).exists()  # else there is nothing to go on with
-        process = start(f"--jobs {chance.choice((1, 2))} --resume" if begun else first, out, environment)
+        process = start(f"train --jobs {chance.choice((1, 2))} --resume" if begun else first, out, environment)
     finish(process)
     assert contents(out) == undisturbed(name)
 
@@ -172,3 +91,72 @@ def survive(name: str, how: str, kills: int, out: Path, environment: dict[str, s
 @pytest.mark.parametrize("name", COMMANDS)
 def test_killed_five_times(name: str, how: str, tmp_path: Path, environment: Any, undisturbed: Any) -> None:
     survive(name, how, 5, tmp_path / "out", environment, undisturbed)
+
+
+SWEEP = as_toml({"algorithm": ["ddqn", "rtd_dqn"], "seeds": 2, "settings": {**FAST, "learning_rate": [1e-3, 1e-2]}})
+
+
+@pytest.fixture(scope="module")
+def undisturbed_sweep(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> dict[str, list[Any]]:
+    folder = tmp_path_factory.mktemp("sweep")
+    (folder / "spec.toml").write_text(SWEEP)
+    finish(start(f"sweep {folder / 'spec.toml'} --jobs 2 --out", folder / "out", environment))
+    return sweep_contents(folder / "out")
+
+
+def sweep_contents(out: Path) -> dict[str, list[Any]]:
+    summary = json.loads((out / "sweep.json").read_text())
+    assert {trial["state"] for trial in summary["trials"]} == {"finished"}
+    return {trial["folder"]: contents(out / trial["folder"]) for trial in summary["trials"]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["parent", "all", "writing"])
+def test_sweep_killed_three_times(how: str, tmp_path: Path, environment: Any, undisturbed_sweep: Any) -> None:
+    out, chance = tmp_path / "out", random.Random(f"sweep {how}")
+    (tmp_path / "spec.toml").write_text(SWEEP)
+    for i in range(3):
+        process = start(f"sweep {tmp_path / 'spec.toml'} --jobs {chance.choice((1, 2))} --out", out, environment)
+        assert kill(process, how, out, chance), f"it was over before kill {i}"
+        process.stderr.close()
+    finish(start(f"sweep {tmp_path / 'spec.toml'} --jobs 2 --out", out, environment))
+    assert sweep_contents(out) == undisturbed_sweep
+
+
+@pytest.mark.slow
+def test_a_sweep_outlives_a_worker_and_is_refused_a_second_time(
+    tmp_path: Path, environment: Any, undisturbed_sweep: Any
+) -> None:
+    out = tmp_path / "out"
+    (tmp_path / "spec.toml").write_text(SWEEP)
+    command = f"sweep {tmp_path / 'spec.toml'} --jobs 2 --out"
+    process = start(command, out, environment)
+    wait_for(lambda: sizes(out), process, 0.02)
+    second = start(command, out, environment)
+    said = second.communicate(timeout=120)[1].decode()
+    assert (second.returncode, said) == (
+        2, f"deeprok: {out} is in use by process {process.pid}; wait until it has ended, or stop it\n"
+    )  # fmt: skip
+    os.kill(workers_of(process.pid)[0], signal.SIGKILL)
+    errors = process.communicate(timeout=300)[1].decode()
+    assert process.returncode == 2
+    assert "a worker ended with code -9" in errors
+    states = [trial["state"] for trial in json.loads((out / "sweep.json").read_text())["trials"]]
+    assert sorted(states) == ["failed", "finished", "finished", "finished"]
+    finish(start(command, out, environment))
+    assert sweep_contents(out) == undisturbed_sweep
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_interrupted_goes_on(tmp_path: Path, environment: Any, undisturbed_sweep: Any) -> None:
+    out = tmp_path / "out"
+    (tmp_path / "spec.toml").write_text(SWEEP)
+    command = f"sweep {tmp_path / 'spec.toml'} --jobs 2 --out"
+    process = start(command, out, environment)
+    wait_for(lambda: sizes(out), process, 0.02)
+    process.send_signal(signal.SIGINT)
+    errors = process.communicate(timeout=120)[1].decode()
+    assert process.returncode == 130
+    assert "stopped; what was trained is saved, go on with the same command" in errors
+    finish(start(command, out, environment))
+    assert sweep_contents(out) == undisturbed_sweep

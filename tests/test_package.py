@@ -45,7 +45,7 @@ def test_import_changes_no_settings(fresh: dict) -> None:
     assert fresh["backends"] == 0  # nothing is computed by importing
 
 
-@pytest.mark.parametrize("module", ["matplotlib", "onnx", "gymnasium", "torch"])
+@pytest.mark.parametrize("module", ["matplotlib", "onnx", "gymnasium", "ray", "torch"])
 def test_import_is_light(fresh: dict, module: str) -> None:
     assert "deeprok" in fresh["modules"]
     assert module not in fresh["modules"]

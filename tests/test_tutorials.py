@@ -6,12 +6,14 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import pytest
+from sweeping import as_toml
 
 import deeprok
 from deeprok.cli.main import main
@@ -36,6 +38,7 @@ SLOW = (
     "runs",
     "screen",
     "stress",
+    "sweep",
 )
 PAGES = [README, *sorted([*(DOCS / "tutorials").glob("*.md"), *(DOCS / "how-to").glob("*.md")])]
 
@@ -70,7 +73,7 @@ def commands(code: str) -> list[list[str]]:
 
 def programs(code: str, files: Sequence[str]) -> list[list[str]]:
     """The words of each line that runs or compiles a file of the page, or what was compiled; others are not run."""
-    lines = [shlex.split(line, comments=True) for line in code.splitlines()]
+    lines = [shlex.split(line, comments=True) for line in code.splitlines() if not line.startswith("deeprok ")]
     own = [words for words in lines if words and (set(words) & set(files) or words[0].startswith("./"))]
     return [[sys.executable if word == "python" else word for word in words] for words in own]
 
@@ -91,6 +94,13 @@ def reduced(words: list[str]) -> list[str]:
             words = words[:at] + words[at + 2 :]
         words = [*words, f"--no-{name}"] if value is False else [*words, option, str(value)]
     return words
+
+
+def small_sweep(text: str) -> str:
+    """The same sweep with small sizes, of an algorithm and a trial of each setting."""
+    spec = tomllib.loads(text)
+    settings = {name: value[:1] if isinstance(value, list) else value for name, value in spec["settings"].items()}
+    return as_toml({**spec, "algorithm": spec["algorithm"][:1], "seeds": 2, "settings": {**settings, **PLAIN}})
 
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -137,7 +147,7 @@ def test_page_runs(page: Path, small: None, tmp_path: Path) -> None:
     for block in blocks(page):
         if block.title:
             assert block.code == (DOCS / "examples" / block.title).read_text(), "the page shows the file as it is"
-            (tmp_path / block.title).write_text(block.code)
+            (tmp_path / block.title).write_text(small_sweep(block.code) if block.language == "toml" else block.code)
     for block in blocks(page):
         if block.language == "python" and not block.title:
             exec(compile(block.code, page.name, "exec"), written)
@@ -150,7 +160,7 @@ def test_page_runs(page: Path, small: None, tmp_path: Path) -> None:
 
 def test_every_example_with_a_name_of_ones_own_stands_on_a_page() -> None:
     shown = {block.title for page in PAGES for block in blocks(page) if block.title}
-    others = {"deployed.py", "rollout.py", "main.c"}
+    others = {"deployed.py", "rollout.py", "main.c", "sweep.toml"}
     assert shown == {path.name for path in (DOCS / "examples").glob("my_*.py")} | others
 
 

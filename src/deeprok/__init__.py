@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from deeprok.identification.log import Log, read_log
     from deeprok.identification.result import Identified, read_identified
     from deeprok.runs.settings import Config, make_config
+    from deeprok.sweeps.sweep import SweepResult, sweep
     from deeprok.tabular.solution import solve
     from deeprok.training.jobs import resume
     from deeprok.training.train import train
@@ -53,6 +54,7 @@ __all__ = [
     "Run",
     "Screening",
     "Stress",
+    "SweepResult",
     "calibrate",
     "check_environment",
     "compare",
@@ -69,6 +71,7 @@ __all__ = [
     "screen",
     "solve",
     "stress",
+    "sweep",
     "train",
 ]
 
@@ -90,6 +93,7 @@ _MODULES = {
     "Run": "evaluation.trained",
     "Screening": "evaluation.screening.result",
     "Stress": "evaluation.stress.result",
+    "SweepResult": "sweeps.sweep",
     "calibrate": "evaluation.calibration",
     "check_environment": "environments.checks",
     "compare": "evaluation.comparison.compare",
@@ -105,6 +109,7 @@ _MODULES = {
     "screen": "evaluation.screening.screen",
     "solve": "tabular.solution",
     "stress": "evaluation.stress.stress",
+    "sweep": "sweeps.sweep",
     "train": "training.train",
 }
 

@@ -22,6 +22,7 @@ COMMANDS = {
     "screen": "tell before training whether robustness can pay",
     "identify": "find the parameters of a real system from a log of it",
     "train": "train an agent, or resume a run",
+    "sweep": "train many trials of settings, algorithms and environments",
     "evaluate": "map where a trained policy works",
     "compare": "say which of several trained agents is better, and where",
     "stress": "find where trained policies break, and how far that is",

@@ -81,23 +81,29 @@ def check_fields(settings: Any, precision: Precision) -> None:
       precision: the run's arithmetic.
     """
     kind: Any = type(settings)
-    for name, hint in _hints(kind).items():
+    for name, hint in hints(kind).items():
         value = getattr(settings, name)
-        if dataclasses.is_dataclass(value) or any(isinstance(part, CheckedElsewhere) for part in _beside(hint)):
-            continue
-        names = choices(hint)
-        if isinstance(names, Registry):
-            names.find(value, name)
-            continue
-        if names is not None:
-            if not isinstance(value, str) or value not in names:
-                raise unknown(name, str(value), names)
-            continue
-        if not _allows(hint, value):
-            raise DeeprokError(f"{name} is {shown(value)}; it must be {words(hint)}")
-        held = tuple(_held(x, precision) for x in value) if isinstance(value, tuple) else _held(value, precision)
-        if not _allows(hint, held):
-            raise DeeprokError(f"{name} is {shown(value)}, in {precision} {shown(held)}; it must be {words(hint)}")
+        if not dataclasses.is_dataclass(value):
+            check_field(name, value, hint, precision)
+
+
+def check_field(name: str, value: Any, hint: Any, precision: Precision) -> None:
+    """Raises a `DeeprokError`, as `check_fields` does, unless a field of this type may have this value."""
+    if any(isinstance(part, CheckedElsewhere) for part in _beside(hint)):
+        return
+    names = choices(hint)
+    if isinstance(names, Registry):
+        names.find(value, name)
+        return
+    if names is not None:
+        if not isinstance(value, str) or value not in names:
+            raise unknown(name, str(value), names)
+        return
+    if not _allows(hint, value):
+        raise DeeprokError(f"{name} is {shown(value)}; it must be {words(hint)}")
+    held = tuple(_held(x, precision) for x in value) if isinstance(value, tuple) else _held(value, precision)
+    if not _allows(hint, held):
+        raise DeeprokError(f"{name} is {shown(value)}, in {precision} {shown(held)}; it must be {words(hint)}")
 
 
 def choices(hint: Any) -> Collection[str] | None:
@@ -116,8 +122,18 @@ def words(hint: Any) -> str:
     return said[0] or "" if said else {bool: "true or false", str: "text"}[hint]
 
 
+def number_type(hint: Any) -> type | None:
+    """What the numbers of a field of this type are, alone or in lists: int or float; None if it has none."""
+    if get_origin(hint) in (Annotated, tuple):
+        return number_type(get_args(hint)[0])
+    if get_origin(hint) in (Union, types.UnionType):
+        return max((number_type(part) for part in get_args(hint)), key=(None, int, float).index)
+    return hint if hint in (int, float) else None
+
+
 @functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
+def hints(kind: Any) -> dict[str, Any]:
+    """The fields of a dataclass, by name, and their types with what stands beside them."""
     return get_type_hints(kind, include_extras=True)
 
 

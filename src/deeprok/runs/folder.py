@@ -74,6 +74,14 @@ def create(folder: Path, config: Config, group: Sequence[int] = ()) -> None:
         raise
 
 
+def ensure(folder: Path, config: Config, group: Sequence[int] = ()) -> None:
+    """Makes a run folder where there is none, as `create` does; refuses one of other settings."""
+    if not (folder / CONFIG).exists():
+        create(folder, config, group)
+    elif read_config(folder) != config:
+        raise DeeprokError(f"{folder} was trained with other settings; choose another --out or remove it")
+
+
 def _read_prior(config: Config) -> Any:
     """The last estimate of another run, which these settings begin with; of several seeds the one with this seed."""
     found = find(Path(config.prior))
@@ -153,6 +161,25 @@ def hold(folders: Sequence[Path]) -> Iterator[list[int]]:
             file.flush()
             descriptors.append(file.fileno())
         yield descriptors
+
+
+@contextlib.contextmanager
+def own_folder(out: Path) -> Iterator[None]:
+    """A folder for many runs, made where it is missing, that only this process works in.
+
+    If a `DeeprokError` ends it before anything is in the folder, it is removed again.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DeeprokError(f"can't make the folder {out}: {error.strerror}") from error
+    with hold([out]):
+        try:
+            yield
+        except DeeprokError:
+            if os.listdir(out) == [LOCK]:
+                discard_unstarted([out])
+            raise
 
 
 def _lock(descriptor: int, folder: Path) -> None:

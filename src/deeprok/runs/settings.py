@@ -22,7 +22,7 @@ from deeprok.agents.learner import LEARNERS, Budget, Learner, LearnerPart, Task
 from deeprok.agents.network import NETWORKS, Network, NetworkPart
 from deeprok.agents.targets import TARGETS, TargetPart
 from deeprok.core.errors import DeeprokError, shown, unknown
-from deeprok.core.fields import Precision, build, check_fields, written
+from deeprok.core.fields import Precision, build, check_fields, hints, written
 from deeprok.core.files import parse_json
 from deeprok.environments import ENVIRONMENTS, EnvironmentPart, with_model
 from deeprok.environments.base import AnyEnvironment
@@ -252,6 +252,12 @@ def find_parts(algorithm: str, env: str, network: str) -> Parts:
         target,
         ESTIMATORS[row.estimator] if row.estimator else None,
     )
+
+
+def setting_types(algorithm: str, env: str, network: str) -> dict[str, Any]:
+    """The settings that a run of these parts has, by name, and the type of each."""
+    kinds = (part.settings for part in find_parts(algorithm, env, network) if part is not None)
+    return {name: hint for kind in (RunSettings, *kinds) for name, hint in hints(kind).items()}
 
 
 def make_config(algorithm: str, preset: str = "default", **changes: Any) -> Config:

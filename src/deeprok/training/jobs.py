@@ -1,4 +1,4 @@
-"""Many runs at once: seeds that share a compiled program within a process, and processes side by side.
+"""Many runs at once: which seeds share a compiled program within a process, and when each is trained.
 
 Seeds of gradient agents are vmapped, because small networks leave a core idle. A Kalman agent's covariance, unless it
 is diagonal, fills the cache by itself, so each of its seeds has a process of its own. Which seeds were begun together
@@ -9,25 +9,19 @@ there are then.
 from __future__ import annotations
 
 import contextlib
-import itertools
-import json
-import os
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
-from deeprok.core import cache
 from deeprok.core.console import WordConsole
 from deeprok.core.errors import DeeprokError
 from deeprok.core.files import write_atomically
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config, check
-from deeprok.training.loop import OnInterrupt, Report, interruptions, is_finished, progress_of, train_together
+from deeprok.training.loop import OnInterrupt, Report, is_finished, progress_of, train_together
 from deeprok.training.progress import training_line
+from deeprok.training.workers import cores, side_by_side
 
 T = TypeVar("T")
 
@@ -86,7 +80,7 @@ def create(config: Config, out: str | Path, seeds: Sequence[int] | None = None, 
         runs.create(Path(out), config)
         return [Path(out)]
     # Decided here, so that a training that is killed before its first step keeps to it too.
-    groups = _shares(seeds, jobs or count_cores()) if config.shares_program else ()
+    groups = shares(seeds, jobs or count_cores()) if config.shares_program else ()
     return runs.create_seeds(Path(out), config, seeds, groups)
 
 
@@ -170,13 +164,19 @@ def resume(
     if episodes is not None or steps is not None:
         extend(folders, episodes, steps)
     jobs = jobs or count_cores()
-    groups = _groups(folders, jobs)
+    groups = plan(folders, jobs)
+    problems: list[str] = []
     if jobs == 1 or len(groups) <= 1:
         for group in groups:
-            with runs.hold(group):
-                train_together(group, report, on_interrupt)
+            try:
+                with runs.hold(group):
+                    train_together(group, report, on_interrupt)
+            except DeeprokError as error:  # the others are trained as if nothing had happened
+                problems += error.args
     else:
-        _side_by_side(groups, jobs, report, on_interrupt)
+        side_by_side(groups, report, on_interrupt, lambda _, said: problems.extend(said), jobs)
+    if problems:
+        raise DeeprokError(*problems)
 
 
 def check_count(jobs: int | None) -> None:
@@ -185,8 +185,13 @@ def check_count(jobs: int | None) -> None:
         raise DeeprokError(f"jobs is {jobs}; it must be at least 1")
 
 
-def _groups(folders: Sequence[Path], jobs: int) -> list[list[Path]]:
-    """Unfinished runs, in the groups that are trained together; new runs are put into groups, which they keep."""
+def plan(folders: Sequence[Path], jobs: int) -> list[list[Path]]:
+    """Unfinished runs, in the groups that are trained together; new runs are put into groups, which they keep.
+
+    Args:
+      folders: run folders, of any settings, none of them in use by another process.
+      jobs: processes at once.
+    """
     alone: list[list[Path]] = []
     sharing: dict[tuple[Path, str], list[Path]] = {}
     seeds: dict[Path, int] = {}
@@ -207,7 +212,7 @@ def _groups(folders: Sequence[Path], jobs: int) -> list[list[Path]]:
         if not all(kept.values()):
             # All that have no checkpoint, since the files of a plan that a kill cut short say nothing.
             new = [folder for folder in siblings if not kept[folder] or not (folder / runs.CHECKPOINT).exists()]
-            for share in _shares(new, jobs):
+            for share in shares(new, jobs):
                 for folder in share:
                     kept[folder] = tuple(seeds[each] for each in share)
                     runs.write_group(folder, kept[folder])
@@ -216,155 +221,11 @@ def _groups(folders: Sequence[Path], jobs: int) -> list[list[Path]]:
     return alone + list(groups.values())
 
 
-def _shares(runs: Sequence[T], jobs: int) -> list[list[T]]:
+def shares(runs: Sequence[T], jobs: int) -> list[list[T]]:
     """One of the runs for each job, another for each, … until all are dealt out."""
     return [list(runs[start::jobs]) for start in range(min(jobs, len(runs)))]
 
 
 def count_cores() -> int:
     """How many cores this process may use."""
-    return len(_cores())
-
-
-def _cores() -> list[int]:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
-class _Worker(NamedTuple):
-    process: subprocess.Popen[bytes]
-    core: int
-    told: dict[Path, int]  # how many bytes of each run's metrics have been reported
-    locks: contextlib.ExitStack  # on its folders, which the process holds too
-
-
-def _side_by_side(
-    groups: Sequence[Sequence[Path]], jobs: int, report: Report | None, on_interrupt: OnInterrupt | None
-) -> None:
-    """Trains each group in a process of its own, as many at a time as there are jobs."""
-    free = list(itertools.islice(itertools.cycle(_cores()), jobs))
-    waiting = list(groups)
-    workers: list[_Worker] = []
-    problems: list[str] = []
-    # Seeds share their programs: compiling takes half as long as training does.
-    with interruptions(on_interrupt) as interrupted, cache.shared() as environment:
-        try:
-            while (waiting or workers) and not interrupted.is_set():
-                while waiting and free:
-                    try:
-                        workers.append(_start_worker(waiting.pop(0), free[-1], environment))
-                        free.pop()
-                    except DeeprokError as error:  # another process got hold of its folder
-                        problems.append(str(error))
-                time.sleep(0.2)
-                for worker in list(workers):
-                    ended = worker.process.poll() is not None
-                    _report_new(worker, report)
-                    if ended:
-                        workers.remove(worker)
-                        free.append(worker.core)
-                        problems += _problem(worker)
-        finally:  # whatever happened here, workers save and stop
-            try:
-                for worker in workers:
-                    worker.process.send_signal(signal.SIGTERM)
-                for worker in workers:
-                    _problem(worker)
-            except KeyboardInterrupt:  # asked twice
-                for worker in workers:
-                    worker.process.kill()
-                raise
-        if interrupted.is_set():
-            raise KeyboardInterrupt
-    if problems:
-        raise DeeprokError(*problems)
-
-
-def _problem(worker: _Worker) -> list[str]:
-    """Waits for a worker's end; what it had to say if it was not a good one."""
-    assert worker.process.stdin
-    assert worker.process.stderr
-    while worker.process.poll() is None:  # in steps, so that a signal is seen whichever thread it reaches
-        time.sleep(0.05)
-    errors = worker.process.stderr.read().decode().strip()
-    worker.process.stdin.close()
-    worker.process.stderr.close()
-    worker.locks.close()
-    if worker.process.returncode in (0, 130):
-        return []
-    return [errors or f"a worker ended with code {worker.process.returncode}"]
-
-
-# A worker ends as soon as its parent has, however that was: nobody else writes to its input. On Linux the kernel sees
-# to it too, for a thread of Python may have to wait for a library. Both are arranged before anything that takes long
-# is imported.
-_WORKER = """
-import ctypes, os, signal, sys, threading
-threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-from deeprok.training.jobs import work
-work()
-"""
-
-
-def _start_worker(group: Sequence[Path], core: int, environment: Mapping[str, str]) -> _Worker:
-    locks = contextlib.ExitStack()
-    held = locks.enter_context(runs.hold(group))
-    for folder in group:
-        runs.trim_metrics(folder, progress_of(folder)[0])  # or lines that will come again were told twice
-    told = {folder: _size(folder / runs.METRICS) for folder in group}
-    # A worker has one core: threads that BLAS starts for the others would wait for each other there,
-    # which makes a small Cholesky a hundred times slower.
-    threads = {f"{library}_NUM_THREADS": "1" for library in ("OPENBLAS", "MKL", "OMP")}
-    # A session of its own, so that the terminal's Ctrl-C reaches it through us, once.
-    process = subprocess.Popen(
-        [sys.executable, "-c", _WORKER, str(core), *map(str, group)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env={**environment, **threads, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        start_new_session=True,
-        pass_fds=held,
-    )
-    return _Worker(process, core, told, locks)
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
-def _report_new(worker: _Worker, report: Report | None) -> None:
-    if report is None:
-        return
-    for folder, told in worker.told.items():
-        path = folder / runs.METRICS
-        if _size(path) == told:
-            continue
-        with open(path, "rb") as file:
-            file.seek(told)
-            for line in file:
-                if not line.endswith(b"\n"):  # half a line: wait for the rest
-                    break
-                worker.told[folder] += len(line)
-                report(folder, json.loads(line))
-
-
-def work() -> None:
-    """What a worker process does: its arguments are a core and run folders."""
-    core, folders = int(sys.argv[1]), [Path(name) for name in sys.argv[2:]]
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {core})
-    cache.enable(warn=lambda said: None)  # the parent warned
-    try:
-        train_together(folders)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except DeeprokError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
-    except Exception as error:  # of a user's own part, most likely
-        print(f"{type(error).__name__}: {error}; train with --jobs 1 to see where", file=sys.stderr)
-        sys.exit(1)
+    return len(cores())

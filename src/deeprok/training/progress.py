@@ -118,13 +118,13 @@ def work_bar(console: Console, total: float, what: str = "starting") -> Iterator
       total: the work to do, in any unit; parts count by how long they are likely to take.
       what: what is being done at first.
     """
-    finished, pace = 0.0, Pace()
+    finished, left, pace = 0.0, None, Pace()
     with _line(console, what, total, 0.0, "compiling, then the first part …") as show:
 
         def done(what: str, work: float) -> None:
-            nonlocal finished
+            nonlocal finished, left
             finished += work
-            left = pace.left(finished, total) if work else None
+            left = pace.left(finished, total) if work else left
             share = min(1.0, finished / total) if total else 1.0
             show(finished, f"{100 * share:3.0f} %" + (f" · {_minutes(left)} left" if left is not None else ""), what)
 

@@ -1,0 +1,1 @@
+"""Sweeps: many trials of settings, algorithms and environments, from one file."""
