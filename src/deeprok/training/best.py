@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok.core.pytree import pytree_dataclass, select
+from deeprok.environments.base import Model
 from deeprok.environments.host import HostEnvironment
 from deeprok.evaluation.play import cell_player, nominal_models, play_episodes
 from deeprok.evaluation.policies import ensemble_policy, weights_policy
@@ -78,15 +80,17 @@ def make_trial(config: Config, program: Program, trials: Trials) -> Callable[[An
             return jnp.stack([score(play(theta[None], cells, config.trial_epsilon, trials.seed)) for theta in thetas])
 
         return trial_of_each
-    plain = env
 
-    def trial(belief: Any) -> jax.Array:
+    def trial(played: tuple[Any, Model], belief: Any) -> jax.Array:
+        nominal, models = played
         policy = ensemble_policy(view.network, env.actions, view.mean(belief)[None], "mean")
-        models = sample_box(models_key, box, (count,), config.edges) or nominal_models(env, count)
         each = {name: jnp.repeat(values, config.trial_episodes) for name, values in models.items()}
-        return score(play_episodes(plain, policy, each, episodes_key, config.trial_epsilon))
+        return score(play_episodes(plain._replace(nominal=nominal), policy, each, episodes_key, config.trial_epsilon))
 
-    return jax.jit(jax.vmap(trial))
+    plain, models = env, sample_box(models_key, box, (count,), config.edges) or nominal_models(env, count)
+    # An argument and no constants, so that a run with another box compiles nothing anew.
+    played = jax.tree.map(lambda number: jnp.asarray(number, float), (plain.nominal, models))
+    return functools.partial(jax.jit(jax.vmap(trial, in_axes=(None, 0))), played)
 
 
 def present_weights(states: RunState, scores: jax.Array, progress: np.ndarray) -> Best:
