@@ -23,6 +23,7 @@ from studies import (
     defaults,
     filters,
     kalman,
+    logs,
     paper,
     robustness,
     screening,
@@ -38,6 +39,7 @@ STUDIES: dict[str, Study] = {
     "environments": screening.STUDY,
     "defaults": defaults.STUDY,
     "robustness": robustness.STUDY,
+    "logs": logs.STUDY,
     "simulators": simulators.STUDY,
     "actor_critics": actor_critics.STUDY,
     "critic": critic.STUDY,
@@ -63,6 +65,7 @@ class Reproduce(Options):
         "environments",
         "defaults",
         "robustness",
+        "logs",
         "simulators",
         "actor_critics",
         "critic",
@@ -72,9 +75,10 @@ class Reproduce(Options):
     ] = "paper"
     """The paper's experiment; the Kalman agents: structures, exploration, robustness level, calibration; the systems of
     the paper's Table 1 beside each other; which environments can tell robust agents from others, where nothing is
-    trained; the preset default on every environment; where the worst case beats domain randomisation; the agents in
-    Gymnasium's and MuJoCo's simulators; TD3 against TD3 and SAC of stable-baselines3; critics of policy gradients; deep
-    exploration; the filter against Adam; or intervals for Q. Most take an hour or more."""
+    trained; the preset default on every environment; where the worst case beats domain randomisation; what a log of the
+    true system is worth; the agents in Gymnasium's and MuJoCo's simulators; TD3 against TD3 and SAC of
+    stable-baselines3; critics of policy gradients; deep exploration; the filter against Adam; or intervals for Q.
+    Most take an hour or more."""
 
 
 def run(words: Sequence[str]) -> None:
