@@ -1,4 +1,4 @@
-"""Agents on some environments, measured row by row: for `defaults`, `robustness`, `simulators` and `actor_critics`.
+"""Agents on some environments, measured row by row: `defaults`, `robustness`, `logs`, `simulators`, `actor_critics`.
 
 A row is an agent on one environment. It is stored as soon as its seeds are finished, so that an interrupted study goes
 on where it was, and one with more seeds adds to what there is.
@@ -69,7 +69,7 @@ def of_agent(options: Options, compared: Comparison, work: float, examine: Calla
     def trained(seeds: Sequence[int]) -> list[int]:
         wanted = [runs[seed] for seed in seeds]
         prepare(options.out, wanted)
-        train(row.name, wanted, options.jobs, _silent, Console(stderr=True))
+        train(row.name, wanted, options.jobs, silent, Console(stderr=True))
         return [run.seed for run in wanted if run.finished]
 
     return Planned(
@@ -105,11 +105,17 @@ def of_another_library(
             wait([pool.submit(train, file(seed), seed) for seed in missing], pool, lambda: None)
         return [*wanted]
 
-    digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
-    return Planned(digest, seeds, trained, lambda some: examine({seed: file(seed) for seed in some}), work)
+    return Planned(
+        settings_name(settings), seeds, trained, lambda some: examine({seed: file(seed) for seed in some}), work
+    )
 
 
-def _silent(what: str, work: float) -> None:
+def settings_name(settings: Mapping[str, Any]) -> str:
+    """A short name of settings."""
+    return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
+
+
+def silent(what: str, work: float) -> None:
     """The bar counts rows, not chunks."""
 
 

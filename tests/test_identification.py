@@ -24,7 +24,7 @@ from deeprok.identification.fit import Bounds, Point, climb
 from deeprok.identification.identify import identify
 from deeprok.identification.likelihood import Innovations, Score
 from deeprok.identification.log import Log
-from deeprok.identification.region import profile_range, simultaneous_quantile
+from deeprok.identification.region import plausible_models, profile_range, simultaneous_quantile
 from deeprok.identification.result import Identified, read_identified, settings_from
 from deeprok.uncertainty.models import parse_box, parse_models, parse_values
 
@@ -121,6 +121,21 @@ def test_plausible_models_are_spread_over_the_region(slider: Identified) -> None
         middle, width = (low + high) / 2, high - low
         assert np.all(np.abs(np.array(values) - middle) < 0.65 * width)  # the joint region is a little larger
         assert np.ptp(values) > 0.4 * width
+
+
+def test_plausible_models_are_found_where_the_estimate_is_beyond_their_limits() -> None:
+    """As where the log does not end a range, and its likelihood is largest outside the environment's box."""
+
+    def at(x: np.ndarray) -> Any:
+        return SimpleNamespace(x=x, score=SimpleNamespace(log_likelihood=-((x[0] - 3.0) ** 2) / 8))
+
+    likelihood: Any = SimpleNamespace(at=at)
+    found = plausible_models(likelihood, at(np.array([3.0, 7.0])), np.array([[0.25]]), [(-1.0, 1.0)], 0.9, 40, seed=0)
+    assert found.shape == (40, 1)
+    # Twice the drop of the likelihood, (x − 3)² / 4, is at most the quantile of χ² with one degree of freedom.
+    least = 3.0 - 2.0 * np.sqrt(stats.chi2.ppf(0.9, 1))
+    assert found.max() <= 1.0
+    assert least <= found.min() < 0.5
 
 
 def test_cartpole_is_recovered() -> None:

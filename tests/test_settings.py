@@ -426,10 +426,15 @@ def plain_jaxpr(jaxpr: jex.Jaxpr) -> Any:
 
 
 def traced(function: Any, *arguments: Any) -> Any:
-    """What a jitted function computes, without what flows into none of its results."""
-    closed = function.trace(*arguments).jaxpr
-    needed, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
-    return plain_jaxpr(needed), plain(closed.consts)
+    """What a jitted function computes, without what flows into none of its results, and from which numbers."""
+    given = function.args if isinstance(function, functools.partial) else ()
+    jitted = function.func if isinstance(function, functools.partial) else function
+    closed = jitted.trace(*given, *arguments).jaxpr
+    results = [True] * len(closed.jaxpr.outvars)
+    needed, _ = partial_eval.dce_jaxpr(closed.jaxpr, results, instantiate=True)
+    _, used = partial_eval.dce_jaxpr(closed.jaxpr, results, instantiate=False)
+    numbers = [number for number, is_used in zip(jax.tree.leaves(given), used, strict=False) if is_used]
+    return plain_jaxpr(needed), plain(closed.consts), plain(numbers)
 
 
 def template(program: Program) -> RunState:

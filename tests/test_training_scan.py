@@ -14,6 +14,8 @@ from configurations import make_readable
 from deeprok.agents import replay
 from deeprok.agents.algorithms import ALGORITHMS
 from deeprok.runs.settings import Config
+from deeprok.training.best import TRIAL, make_trial
+from deeprok.training.scan import make_program
 
 # A noise at which these short runs are calm, so that comparisons speak of the code and not of chaos.
 QUIET: dict[str, Any] = dict(observation_noise=1.0, process_noise=1e-4)
@@ -227,7 +229,30 @@ def test_step_by_step(train, build, train_every: int, updates: int, copies: list
     assert found == copies  # at a period's end, or at the first update after it
     assert run.last.episodes[0] >= 26 // config.environment.horizon
     assert len(members) > 1
-    assert build(config).program.advance._cache_size() == 1
+    assert build(config).program.advance.func._cache_size() == 1
+
+
+@pytest.mark.parametrize("algorithm", ["ddqn", "rtd_dqn"])
+def test_another_box_needs_no_other_program(algorithm: str) -> None:
+    """One compiled program serves every box and nominal model, and its numbers are those of the run."""
+
+    def program(box: str, nominal: str) -> tuple[str, Any]:
+        config = settings(algorithm, models=2, hidden=(3,), chunk_steps=2, box=box, nominal=nominal)
+        made = make_program(config)
+        states = jax.eval_shape(jax.vmap(made.init), jax.random.split(jax.random.key(0), 1))
+        lowered = made.advance.func.lower(*made.advance.args, states, 0)  # type: ignore[attr-defined]
+        trial = make_trial(config, made, TRIAL)
+        lowered_trial = trial.func.lower(*trial.args, states.agent.belief)  # type: ignore[attr-defined]
+        return lowered.as_text() + lowered_trial.as_text(), (made.advance.args, trial.args)  # type: ignore[attr-defined]
+
+    text, numbers = program("cart_mass=1:2,pole_length=0.4:0.6", "cart_mass=1.25")
+    other, others = program("cart_mass=0.5:4,pole_length=0.2:0.3", "cart_mass=1.75")
+    assert text == other
+    assert not any(map(np.array_equal, jax.tree.leaves(numbers[0][0].box), jax.tree.leaves(others[0][0].box)))
+    assert numbers[0][0].box["cart_mass"] == (1.0, 2.0)
+    assert (numbers[0][0].nominal.cart_mass, others[0][0].nominal.cart_mass) == (1.25, 1.75)
+    assert all(1 <= mass <= 2 for mass in numbers[1][0][1]["cart_mass"])
+    assert all(0.2 <= length <= 0.3001 for length in others[1][0][1]["pole_length"])
 
 
 def inside_loops(hlo: str) -> Iterator[str]:
@@ -258,7 +283,8 @@ def test_neither_replay_nor_covariance_is_copied(build, batching: str, updates: 
     built = build(config)
     states = jax.eval_shape(built.start, np.arange(1))
     # With the passes that users have, not with those of the tests.
-    compiled = built.program.advance.lower(states, 0).compile({"xla_cpu_use_fusion_emitters": True}).as_text()
+    advance = built.program.advance
+    compiled = advance.func.lower(*advance.args, states, 0).compile({"xla_cpu_use_fusion_emitters": True}).as_text()
     lines = list(inside_loops(compiled))
     (P,) = states.agent.belief.P.groups
     for array in (states.agent.memory, P):

@@ -139,6 +139,13 @@ def test_draws_differ_by_key_alone(draw: str) -> None:
     for name in BOX:
         np.testing.assert_array_equal(first[name], again[name])
         assert not np.any(first[name] == other[name])
+    # Nor by the order of the names, which JAX sorts in what it compiles, nor by who names the numbers.
+    assert list(BOX) != sorted(BOX)
+    compiled = jax.jit(models.sample)(jax.random.key(0), models.numbers)
+    wider = models._replace(numbers={name: (low, 2 * high) for name, (low, high) in BOX.items()})
+    for name in BOX:
+        np.testing.assert_allclose(compiled[name], first[name], rtol=1e-6)
+        assert np.all(wider.draw(jax.random.key(0))[name] > first[name])
 
 
 def test_box_is_filled_and_quantities_are_independent() -> None:

@@ -170,7 +170,8 @@ def plausible_models(
 ) -> np.ndarray:
     """[up to count, N] parameters, as x has them: normal draws around the estimate that the log does not contradict.
 
-    A draw is kept if its likelihood ratio is within the joint region of all parameters.
+    A draw is kept if its likelihood ratio is within the joint region of all parameters. Where the estimate is beyond
+    the limits, draws are around the nearest point within, or hardly any would lie there.
 
     Args:
       likelihood: the log and the unknowns.
@@ -185,12 +186,13 @@ def plausible_models(
     low, high = np.transpose(limits)
     most = stats.chi2.ppf(confidence, size)
     draws = np.random.default_rng(seed)
+    middle = np.clip(best.x[:size], low, high)
     kept: list[np.ndarray] = []
     for _ in range(_BATCHES * count):
         if len(kept) == count:
             break
         x = best.x.copy()
-        x[:size] = draws.multivariate_normal(best.x[:size], covariance, check_valid="ignore")
+        x[:size] = draws.multivariate_normal(middle, covariance, check_valid="ignore")
         if np.all((low <= x[:size]) & (x[:size] <= high)):
             drop = 2 * (best.score.log_likelihood - likelihood.at(x).score.log_likelihood)
             if drop <= most:

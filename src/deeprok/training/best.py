@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok.core.pytree import pytree_dataclass, select
+from deeprok.environments.base import Model
 from deeprok.environments.host import HostEnvironment
 from deeprok.evaluation.play import cell_player, nominal_models, play_episodes
 from deeprok.evaluation.policies import ensemble_policy, weights_policy
@@ -93,7 +94,6 @@ def make_trial(config: Config, program: Program, trials: Trials) -> Callable[...
             return jnp.stack([score(each) for each in returns])
 
         return trial_of_each
-    plain = env
 
     def score_with(returns: Any, there: jax.Array) -> jax.Array:
         """The score where only so many of the found models, which come last, are there."""
@@ -103,17 +103,21 @@ def make_trial(config: Config, program: Program, trials: Trials) -> Callable[...
         tail = jnp.maximum(1, jnp.round(config.trial_tail * models))
         return jnp.sum(jnp.where(jnp.arange(len(by_model)) < tail, ranked, 0.0)) / tail
 
-    def trial(belief: Any, found: Found | None) -> jax.Array:
+    def trial(played: tuple[Any, Model], belief: Any, found: Found | None) -> jax.Array:
+        nominal, models = played
         policy = ensemble_policy(view.network, env.actions, view.mean(belief)[None], "mean")
-        models = sample_box(models_key, box, (count,), config.edges) or nominal_models(env, count)
         if found is not None:
             rows = dict(zip(box, found.models.T, strict=True))
             models = {name: jnp.concatenate([values, rows[name]]) for name, values in models.items()}
         each = {name: jnp.repeat(values, config.trial_episodes) for name, values in models.items()}
-        returns = play_episodes(plain, policy, each, episodes_key, config.trial_epsilon)
+        returns = play_episodes(plain._replace(nominal=nominal), policy, each, episodes_key, config.trial_epsilon)
         return score(returns) if found is None else score_with(returns, found.there)
 
-    return jax.jit(lambda beliefs, found=None: jax.vmap(trial)(beliefs, found))
+    plain, models = env, sample_box(models_key, box, (count,), config.edges) or nominal_models(env, count)
+    # An argument and no constants, so that a run with another box compiles nothing anew.
+    played = jax.tree.map(lambda number: jnp.asarray(number, float), (plain.nominal, models))
+    trials_of_seeds = jax.jit(jax.vmap(trial, in_axes=(None, 0, 0)))
+    return lambda beliefs, found=None: trials_of_seeds(played, beliefs, found)
 
 
 def present_weights(states: RunState, scores: jax.Array, progress: np.ndarray) -> Best:

@@ -6,6 +6,7 @@ Everything here is pure; `deeprok.training.loop` loops over the chunks.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -102,24 +103,49 @@ COMPILER_OPTIONS = {"xla_cpu_multi_thread_eigen": False}
 
 def make_program(config: Config) -> Program:
     """Builds the functions that a run consists of."""
-    learner = config.make_learner()
-    driver = make_driver(config.task(), learner)
+    learner, task = config.make_learner(), config.task()
 
-    def one_by_one(runs: RunState, index: jax.Array) -> tuple[RunState, Log]:
-        """Covariances gain nothing from a vmap, in which conditions would compute both sides."""
+    def init(models: _Numbers, key: jax.Array, belief: Any = None) -> RunState:
+        return make_driver(_with_numbers(task, models), learner).init(key, belief)
+
+    def advance(models: _Numbers, runs: RunState, index: jax.Array) -> tuple[RunState, Log]:
+        chunk = make_driver(_with_numbers(task, models), learner).chunk
+        if learner.seeds == "vmap":
+            return jax.vmap(chunk, in_axes=(0, None))(runs, index)
+        # Covariances gain nothing from a vmap, in which conditions would compute both sides.
         if len(runs.steps) == 1:  # without the copies that a loop makes
-            return jax.tree.map(lambda leaf: leaf[None], driver.chunk(jax.tree.map(lambda leaf: leaf[0], runs), index))
-        return jax.lax.map(lambda run: driver.chunk(run, index), runs)
+            return jax.tree.map(lambda leaf: leaf[None], chunk(jax.tree.map(lambda leaf: leaf[0], runs), index))
+        return jax.lax.map(lambda run: chunk(run, index), runs)
 
-    each = jax.vmap(driver.chunk, in_axes=(0, None)) if learner.seeds == "vmap" else one_by_one
-    advance = jax.jit(each, donate_argnums=0, compiler_options=COMPILER_OPTIONS)
+    models, driver = _numbers_of(task), make_driver(task, learner)
+    # Arguments and not constants, so that a run with another box or another nominal model compiles nothing anew.
+    compiled = jax.jit(advance, donate_argnums=1, compiler_options=COMPILER_OPTIONS)
     return Program(
         learner=learner,
-        init=jax.jit(driver.init),
+        init=functools.partial(jax.jit(init), models),
         shapes=lambda: jax.eval_shape(driver.init, jax.random.key(0)),
-        advance=advance,
+        advance=functools.partial(compiled, models),
         chunks_done=driver.chunks_done,
     )
+
+
+class _Numbers(NamedTuple):
+    """The numbers of the models that a run is trained on, as arrays."""
+
+    nominal: Any  # the environment's record of parameters
+    box: Any  # name -> (low, high)
+    models: Any  # of the set of models
+
+
+def _numbers_of(task: Task) -> _Numbers:
+    numbers = _Numbers(task.env.nominal, dict(task.box), task.models.numbers)
+    return jax.tree.map(lambda number: jnp.asarray(number, float), numbers)
+
+
+def _with_numbers(task: Task, numbers: _Numbers) -> Task:
+    env = in_jax(task.env, "a scan")._replace(nominal=numbers.nominal)
+    box = {name: numbers.box[name] for name in task.box}  # whose names JAX has sorted, and random numbers go by them
+    return task._replace(env=env, box=box, models=task.models._replace(numbers=numbers.models))
 
 
 class Driver(NamedTuple):

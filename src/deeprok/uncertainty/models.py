@@ -37,10 +37,18 @@ _MOST_MODELS = 1_000_000  # of a grid, which is held in memory
 
 
 class ModelSet(NamedTuple):
-    """A finite set of M models, drawn anew for each episode (or always the same)."""
+    """A finite set of M models, drawn anew for each episode (or always the same).
+
+    What it is drawn from is apart from how, so that one compiled program serves sets that differ by their numbers.
+    """
 
     size: int  # M
-    draw: Callable[[jax.Array], Model]  # key -> name -> [M]
+    numbers: Any  # a pytree: the ends of a box, or a list of models
+    sample: Callable[[jax.Array, Any], Model]  # (key, numbers) -> name -> [M]
+
+    def draw(self, key: jax.Array) -> Model:
+        """M models: name -> [M]."""
+        return self.sample(key, self.numbers)
 
 
 def sample_box(key: jax.Array, box: Box, shape: tuple[int, ...], edges: float = 0.0) -> Model:
@@ -77,15 +85,20 @@ def from_box(box: Box, count: int, draw: Draw = "pairs", edges: float = 0.0) -> 
         `product` takes every combination (M = count to the power of the number of quantities).
       edges: as in `sample_box`.
     """
-    if draw == "pairs":
-        return ModelSet(count, lambda key: sample_box(key, box, (count,), edges))
 
-    def product(key: jax.Array) -> Model:
-        drawn = sample_box(key, box, (count,), edges)
+    def sample(key: jax.Array, given: Box) -> Model:
+        # Random numbers go by the order of the names, which JAX sorts in what it compiles.
+        return sample_box(key, {name: given[name] for name in box}, (count,), edges)
+
+    if draw == "pairs":
+        return ModelSet(count, dict(box), sample)
+
+    def product(key: jax.Array, given: Box) -> Model:
+        drawn = sample(key, given)
         index = np.indices((count,) * len(box)).reshape(len(box), -1)
         return {name: drawn[name][i] for name, i in zip(box, index, strict=True)}
 
-    return ModelSet(count ** len(box), product)
+    return ModelSet(count ** len(box), dict(box), product)
 
 
 def from_list(models: Mapping[str, np.ndarray]) -> ModelSet:
@@ -96,7 +109,7 @@ def from_list(models: Mapping[str, np.ndarray]) -> ModelSet:
     """
     fixed = {name: np.asarray(values) for name, values in models.items()}
     size = len(next(iter(fixed.values())))
-    return ModelSet(size, lambda key: {name: jnp.asarray(v, float) for name, v in fixed.items()})
+    return ModelSet(size, fixed, lambda key, fixed: {name: jnp.asarray(v, float) for name, v in fixed.items()})
 
 
 def grid_models(axes: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
