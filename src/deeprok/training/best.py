@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -116,8 +117,11 @@ def make_trial(config: Config, program: Program, trials: Trials) -> Callable[...
     plain, models = env, sample_box(models_key, box, (count,), config.edges) or nominal_models(env, count)
     # An argument and no constants, so that a run with another box compiles nothing anew.
     played = jax.tree.map(lambda number: jnp.asarray(number, float), (plain.nominal, models))
-    trials_of_seeds = jax.jit(jax.vmap(trial, in_axes=(None, 0, 0)))
-    return lambda beliefs, found=None: trials_of_seeds(played, beliefs, found)
+
+    def of_seeds(played: tuple[Any, Model], beliefs: Any, found: Found | None = None) -> jax.Array:
+        return jax.vmap(trial, in_axes=(None, 0, 0))(played, beliefs, found)
+
+    return functools.partial(jax.jit(of_seeds), played)
 
 
 def present_weights(states: RunState, scores: jax.Array, progress: np.ndarray) -> Best:
