@@ -122,7 +122,9 @@ def test_a_node_that_dies(here: Path, cluster: Any, environment: Any, undisturbe
 
 def holder(folder: Path) -> int:
     """The process that holds a run folder's lock: a worker of Ray."""
-    return int((folder / runs.LOCK).read_text())
+    while not (text := (folder / runs.LOCK).read_text()).isdigit():  # it is about to write who it is
+        time.sleep(0.01)
+    return int(text)
 
 
 def test_workers_that_die(here: Path, cluster: Any, environment: Any, undisturbed: Any) -> None:
