@@ -19,7 +19,7 @@ from deeprok.cli import main as cli
 from deeprok.cli.main import main
 from deeprok.core import cache
 from deeprok.core.errors import DeeprokError
-from deeprok.training import jobs
+from deeprok.training import workers
 
 SMALL = [
     *("train", "rtd_dqn", "--preset", "tuned", "--hidden", "4", "--episodes", "4", "--horizon", "30", "--models", "2"),
@@ -331,8 +331,8 @@ def test_a_worker_enables_it_on_its_own_core(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(sys, "argv", ["worker", "1", str(tmp_path)])
     monkeypatch.setattr(os, "sched_setaffinity", lambda process, cores: calls.append(cores), raising=False)
     monkeypatch.setattr(cache, "enable", lambda warn: calls.append("cache"))
-    monkeypatch.setattr(jobs, "train_together", calls.append)
-    jobs.work()
+    monkeypatch.setattr(workers, "train_together", calls.append)
+    workers.work()
     assert calls == [{1}, "cache", [tmp_path]]
 
 
