@@ -24,6 +24,7 @@ from deeprok.environments import ENVIRONMENTS, Choices, Environment, Interval, O
 from deeprok.evaluation.guard import Guard, models, uncertainty
 from deeprok.evaluation.guard.evidence import Evidence
 from deeprok.evaluation.guard.guard import _Values
+from deeprok.evaluation.guard.likeliest import climb_to_likeliest, with_found
 from deeprok.evaluation.guard.noise import assumed_noise, with_noise
 from deeprok.identification.result import Fit, Noise
 
@@ -112,8 +113,8 @@ def test_the_e_value_is_the_ratio_of_the_textbook(watched: models.Watched, gain:
     each = textbook(watched.first.x[:, :1], scales, obs, action)
     numerator = logsumexp(watched.first.weight + each)
     with jax.enable_x64(True):
-        found = models.add_most_likely(watched, state.bank, state.segment, guard._keys, in_box=True)
-        said = models.log_e_value(watched, found, 3)
+        found = climb_to_likeliest(watched, state.bank, state.segment, in_box=True)
+    said = models.log_e_value(watched, state.bank, 3, found.bound)
     assert said == pytest.approx(numerator - textbook_best(obs, action), abs=1e-5)
     assert logsumexp(watched.first.weight) == pytest.approx(0.0, abs=1e-12)
 
@@ -125,7 +126,8 @@ def test_found_models_only_take_weight_from_others(watched: models.Watched) -> N
     feed(guard, obs, action)
     state = guard._state
     with jax.enable_x64(True):
-        more = models.add_most_likely(watched, state.bank, state.segment, guard._keys, in_box=False)
+        found = climb_to_likeliest(watched, state.bank, state.segment, in_box=False)
+    more = with_found(watched, state.bank, found, 9, in_box=False)
     assert logsumexp(more.weight) <= logsumexp(state.bank.weight) + 1e-12
     slot = int(np.argmax(np.abs(more.x - state.bank.x)))
     assert more.x[slot, 0] == pytest.approx(action @ np.diff(obs) / (action @ action), abs=1e-3)

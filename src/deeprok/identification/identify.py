@@ -193,7 +193,7 @@ def _chosen(env: AnyEnvironment, name: str, parameters: str | Sequence[str] | No
 
 def _search(env: AnyEnvironment, names: tuple[str, ...], log: Log) -> tuple[Unknowns, Bounds, np.ndarray]:
     """The unknowns, where they are searched, and the nominal parameters as x has them."""
-    positive = tuple(_is_positive(env, name) for name in names)
+    positive = tuple(is_positive(env, name) for name in names)
     if isinstance(env, HostEnvironment):
         check_simulator(env)
         unknowns = Unknowns(Surrogate(names, positive, tuple(env.observation_scale)), positive)
@@ -213,7 +213,7 @@ def _search(env: AnyEnvironment, names: tuple[str, ...], log: Log) -> tuple[Unkn
         return unknowns, bounds, np.where(unknowns.positive, np.log(nominal), nominal)
 
 
-def _is_positive(env: AnyEnvironment, name: str) -> bool:
+def is_positive(env: AnyEnvironment, name: str) -> bool:
     """Whether a parameter can't be 0 or negative. Of a simulator's attributes nobody says; its values have to do."""
     (field,) = (field for field in dataclasses.fields(env.nominal) if field.name == name)
     values = [float(getattr(env.nominal, name)), *env.box.get(name, ())]
@@ -224,7 +224,7 @@ class _Found(NamedTuple):
     """The likelihood of a log, and how wrong the predictions are that it rests on."""
 
     likelihood: Likelihood
-    error: np.ndarray  # [D]; 0 for environments in JAX
+    error: np.ndarray  # [D] root of the mean square; 0 for environments in JAX
 
 
 def _asked(
@@ -243,8 +243,9 @@ def _asked(
     for _ in range(_HALVED):
         low, high = (ends[: len(middle)] for ends in bounds)
         try:
-            found = ask(env, unknowns.dynamics, low, high, log, seed, advance)
-            return _Found(Likelihood(unknowns, bounds, as_data(log, found.tables)), found.error)
+            tables = ask(env, unknowns.dynamics, low, high, log, seed, advance)
+            error = np.sqrt(np.sum(tables.error, axis=(0, 1)) / log.steps)
+            return _Found(Likelihood(unknowns, bounds, as_data(log, tables)), error)
         except FailsError:
             halved = [np.concatenate([(ends[: len(middle)] + middle) / 2, ends[len(middle) :]]) for ends in bounds]
             bounds = Bounds(*halved)
@@ -281,7 +282,7 @@ def _inexact(wrong: np.ndarray) -> list[str]:
     """What a user should know of polynomials that are wrong."""
     return [
         f"what the simulator predicts of obs_{i} is no smooth function of the parameters: it was interpolated with an "
-        f"error of {100 * share:.0f} % of what is not predicted, so the ranges may be too narrow"
+        f"error of {100 * share:.0f} % of the noise, by which the ranges are wider"
         for i, share in enumerate(wrong)
         if share > _WRONG
     ]
