@@ -2,8 +2,9 @@
 
 A simulator has no derivatives, and a step of it is slow beside one that is compiled. So it is asked once, before the
 likelihood is searched: what follows an observation under some models, and how that changes with the observation. In
-between, the answers of a step are Chebyshev polynomials of the parameters. Models that were not fitted tell how wrong
-these are in each step. That error counts as noise of the step, so that a likelihood is no surer than its polynomials.
+between, the answers of a step are Chebyshev polynomials of the parameters, and linear in the observation. Models that
+were not fitted tell how wrong the former are in each step, and answers beside the observation how wrong the latter is.
+Both errors count as noise of the step, so that a likelihood is no surer than what it rests on.
 """
 
 from __future__ import annotations
@@ -29,8 +30,11 @@ _DEGREES, _QUICK_DEGREES = (12, 8, 6, 5, 4, 3), (6, 4, 3, 2)
 _SLOPE_DEGREES, _QUICK_SLOPE_DEGREES = (3, 2, 1), (1,)
 #: Models by which the polynomials are tried.
 _TRIED = 8
-#: Half a difference of observations, as a share of their typical size; Gymnasium rounds them to single precision.
-_DIFFERENCE = 1e-3
+#: Half a difference of observations at least, as a share of their typical size; Gymnasium rounds them to single
+#: precision. And where nothing is known of the sensors.
+_LEAST_DIFFERENCE, _DIFFERENCE = 1e-3, 5e-3
+#: The fourth moment of a normal variable, by which an error a u² of a line has the mean square 3 a².
+_FOURTH = 3.0
 _CHECKED_STEPS, _TOLERANCE = 10, 1e-4  # the latter as a share of an observation's typical size
 
 
@@ -40,7 +44,7 @@ class Table(NamedTuple):
     obs: Any  # [D] the observation
     mean: Any  # [K, D] coefficients of the next one
     slope: Any  # [L, D, D] coefficients of its derivative with respect to the observation
-    error: Any  # [D] mean square error of the next observation, over models that were not fitted
+    error: Any  # [D] mean square error of the next observation
     centre: Any  # [N] of the parameters that it was asked for, as logarithms where they are positive
     half: Any  # [N] half the width of their range
 
@@ -129,10 +133,17 @@ class Asker:
       low: [N] least values of the parameters, as logarithms where they are positive.
       high: [N] largest values.
       seed: of the models.
+      sensor: [D] standard deviations of the sensors, by which the true observation may differ; a guess if None.
     """
 
     def __init__(
-        self, env: HostEnvironment, surrogate: Surrogate, low: np.ndarray, high: np.ndarray, seed: int
+        self,
+        env: HostEnvironment,
+        surrogate: Surrogate,
+        low: np.ndarray,
+        high: np.ndarray,
+        seed: int,
+        sensor: np.ndarray | None = None,
     ) -> None:
         mean_terms, slope_terms = surrogate._terms, surrogate._slope_terms
         self._centre, self._half = (low + high) / 2, (high - low) / 2
@@ -148,43 +159,39 @@ class Asker:
             for powers, nodes in ((mean_terms, self._count), (slope_terms, few))
         )
         self._tried = np.stack([basis(point, mean_terms) for point in at[self._count :]])
-        self._simulator, self._shifts = _Questions(env), _DIFFERENCE * np.diag(surrogate.scale)
+        self._simulator, scale = _Questions(env), np.array(surrogate.scale)
+        self.shift = _DIFFERENCE * scale if sensor is None else np.maximum(sensor, _LEAST_DIFFERENCE * scale)  # [D]
 
     def table(self, obs: np.ndarray, action: Any) -> Table:
         """What follows an observation; raises `FailsError` if the simulator fails under a model."""
         answers = self._simulator.answers(obs, action, self._models)
-        sides = [
-            self._simulator.answers(obs + shift, action, self._fewer)
-            - self._simulator.answers(obs - shift, action, self._fewer)
-            for shift in self._shifts
-        ]
+        above, below = (
+            np.stack([self._simulator.answers(obs + sign * by, action, self._fewer) for by in np.diag(self.shift)], -1)
+            for sign in (1, -1)
+        )  # [few, D, D]
         mean = self._fit @ answers[: self._count]
-        changes = np.stack(sides, axis=-1) / (2 * np.diag(self._shifts))  # [few, D, D]
-        error = np.mean((self._tried @ mean - answers[self._count :]) ** 2, axis=0)
-        return Table(obs, mean, np.tensordot(self._fit_slope, changes, 1), error, self._centre, self._half)
+        slope = np.tensordot(self._fit_slope, (above - below) / (2 * self.shift), 1)
+        of_polynomials = np.mean((self._tried @ mean - answers[self._count :]) ** 2, axis=0)
+        bent = (above + below) / 2 - answers[: len(above), :, None]
+        error = of_polynomials + _FOURTH * np.mean(np.sum(bent**2, axis=-1), axis=0)
+        return Table(obs, mean, slope, error, self._centre, self._half)
 
 
 def ask(
-    env: HostEnvironment,
+    asker: Asker,
     surrogate: Surrogate,
-    low: np.ndarray,
-    high: np.ndarray,
     log: Log,
-    seed: int,
     advance: Callable[[float], None],
 ) -> Table:
     """Tables [E, T, …] of the steps of a log; raises `FailsError` if the simulator fails under a model.
 
     Args:
-      env: as for `Asker`.
-      surrogate: likewise.
-      low: likewise.
-      high: likewise.
+      asker: what asks it.
+      surrogate: what is to be known of it.
       log: the log.
-      seed: as for `Asker`.
       advance: called with the fraction of the work done since its last call.
     """
-    asker, tables = Asker(env, surrogate, low, high, seed), surrogate.empty(*log.action.shape[:2])
+    tables = surrogate.empty(*log.action.shape[:2])
     steps = np.argwhere(np.arange(log.action.shape[1]) < log.length[:, None])
     for episode, t in steps.tolist():
         for kept, found in zip(tables, asker.table(log.obs[episode, t], log.action[episode, t]), strict=True):

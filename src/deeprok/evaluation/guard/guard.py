@@ -21,6 +21,7 @@ from deeprok.evaluation.guard.evidence import Evidence
 from deeprok.evaluation.guard.likeliest import MOST_PASSES, climb_to_likeliest, passes_for, with_found
 from deeprok.evaluation.guard.models import Bank, Segment, Watched
 from deeprok.evaluation.guard.noise import GivenNoise, assumed_noise, with_noise, with_past
+from deeprok.evaluation.guard.saved import flat, restored
 from deeprok.identification.result import Identified, Noise
 from deeprok.identification.surrogate import FailsError
 from deeprok.runs.settings import Config
@@ -144,7 +145,7 @@ class Guard:
             with jax.enable_x64(True):
                 said = self._said(self._take_step(seen, done, following))
         except FailsError:
-            self._end_episode(passes_for(segment.steps))
+            self._close(passes_for(segment.steps))
             left_out = f"this step is left out: {self._env.name} fails in it, under a model of the box or around it"
             return dataclasses.replace(self._state.said, reason=left_out)
         self._state = self._state._replace(said=said)
@@ -167,11 +168,11 @@ class Guard:
 
     def to_dict(self) -> dict[str, Any]:
         """All that it remembers, as plain numbers, texts and arrays of numpy."""
-        return _flat("", self._state)
+        return flat("", self._state)
 
     def from_dict(self, saved: Mapping[str, Any]) -> None:
         """Goes on from what `to_dict` gave, of a guard of the same run with the same settings."""
-        self._state = _restored(saved, self._fresh())
+        self._state = restored(saved, self._fresh())
 
     # --- the evidence ----------------------------------------------------------------------------------------------
 
@@ -338,37 +339,6 @@ def _number(log: float) -> float:
     return float(np.exp(min(log, np.log(_MOST))))
 
 
-# --- as plain arrays -----------------------------------------------------------------------------------------------
-
-
-def _flat(name: str, value: Any) -> dict[str, Any]:
-    """Each leaf of a record by the path of its fields."""
-    if isinstance(value, GuardCheck):
-        value = dataclasses.asdict(value)
-    elif hasattr(value, "_asdict"):
-        value = value._asdict()
-    if not isinstance(value, dict):
-        return {name: np.nan if value is None else value}
-    return {k: v for field, part in value.items() for k, v in _flat(f"{name}.{field}".lstrip("."), part).items()}
-
-
-def _restored(saved: Mapping[str, Any], like: Any, name: str = "") -> Any:
-    """A record like another one, from what `_flat` made of it; raises where the two do not fit."""
-    if isinstance(like, GuardCheck) or hasattr(like, "_asdict"):
-        fields = dataclasses.asdict(like) if isinstance(like, GuardCheck) else like._asdict()
-        return type(like)(*(_restored(saved, part, f"{name}.{field}".lstrip(".")) for field, part in fields.items()))
-    if name not in saved:
-        raise DeeprokError(f"saved has no {name}; it must be what to_dict of a guard of the same run gave")
-    given = np.asarray(saved[name])
-    if like is None:
-        return None
-    if name != "scores" and given.shape != np.shape(like):
-        raise DeeprokError(
-            f"saved has {name} of shape {given.shape}, and this guard of {np.shape(like)}: it is of another run"
-        )
-    return given.astype(like.dtype) if isinstance(like, np.ndarray) else type(like)(given.item())
-
-
 # --- how it is made ------------------------------------------------------------------------------------------------
 
 
@@ -414,6 +384,11 @@ def make_guard(
     known, assumes = assumed_noise(plain, settings.env, settings.sensor_noise, noise, identified)
     with jax.enable_x64(True):
         watched = models.watch(plain, box, known)
+    if watched.wrong > models.WRONG:
+        assumes += (
+            f"; what {plain.name} predicts is interpolated with an error of about {100 * watched.wrong:.0f} % of the "
+            "noise, which counts as noise"
+        )
     of_q = None
     if values:
         deviation, noisy = values, with_noise(plain, known)

@@ -37,7 +37,7 @@ from deeprok.identification.likelihood import Belief, Innovations, Unknowns, fil
 #: How far models that are climbed from are apart, as a share of the bounds' widths.
 _APART = 0.1
 #: Passes of a climb: over so many steps in all, but at least and at most so many of them.
-_STEPS, _LEAST_PASSES, MOST_PASSES = 768, 3, 30
+_STEPS, _LEAST_PASSES, MOST_PASSES = 512, 3, 30
 #: A climb ends where the next step would gain less log-likelihood.
 _GAIN = 1e-4
 _DAMPING = 1e-3

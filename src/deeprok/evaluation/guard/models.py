@@ -50,7 +50,9 @@ SHARE, _FORGOTTEN = 0.25, 0.1
 _LEAST_WIDTH = 1 / 3
 #: Steps by which a simulator is tried, and how often models around the box are brought nearer to it, by half, where it
 #: fails or its polynomials are this wrong, as a share of the noise.
-_TRIED_STEPS, _NEARER, _WRONG = 10, 4, 0.1
+_TRIED_STEPS, _NEARER, WRONG = 10, 4, 0.1
+#: What the noise is at least taken for there, of an observation's typical size.
+_LEAST_NOISE = 1e-5
 
 
 class Bank(NamedTuple):
@@ -150,10 +152,7 @@ def watch(env: AnyEnvironment, box: dict[str, tuple[float, float]], noise: Noise
     process, sensor = (np.square(each) for each in (noise.process, noise.sensor))
     asker, wrong = None, 0.0
     if isinstance(env, HostEnvironment):
-        least = (1e-5 * np.array(env.observation_scale)) ** 2
-        dynamics, asker, outer, wrong = _way_to_ask(
-            env, positive, inner, outer, np.sqrt(np.maximum(process + 2 * sensor, least))
-        )
+        dynamics, asker, outer, wrong = _way_to_ask(env, positive, inner, outer, noise)
     unknowns = Unknowns(dynamics, positive)
     noises = unknowns.pack(nominal, process, sensor)[len(names) :]
     cube = qmc.Sobol(len(names), seed=0).random(2048)
@@ -183,9 +182,7 @@ class _Asked(NamedTuple):
     wrong: float  # error of its polynomials, as a share of the noise
 
 
-def _way_to_ask(
-    env: HostEnvironment, positive: tuple[bool, ...], box: Bounds, around: Bounds, deviation: np.ndarray
-) -> _Asked:
+def _way_to_ask(env: HostEnvironment, positive: tuple[bool, ...], box: Bounds, around: Bounds, noise: Noise) -> _Asked:
     """How to ask a simulator: by few questions if they do, and as far from the box as its polynomials are good.
 
     Args:
@@ -193,18 +190,20 @@ def _way_to_ask(
       positive: which parameters have their logarithms in x.
       box: where they must be good.
       around: the models that are wanted.
-      deviation: [D] standard deviation of what is not predicted.
+      noise: standard deviations.
     """
+    process, sensor = (np.array(each) for each in (noise.process, noise.sensor))
+    unpredicted = np.sqrt(process**2 + 2 * sensor**2) + _LEAST_NOISE * np.array(env.observation_scale)
     played, found = _random_play(env), []
     for quick in (True, False):
         surrogate, wanted = Surrogate(tuple(env.box), positive, tuple(env.observation_scale), quick), around
         for _ in range(_NEARER):
-            asker = Asker(env, surrogate, *wanted, seed=0)
+            asker = Asker(env, surrogate, *wanted, seed=0, sensor=sensor)
             try:
                 errors = [asker.table(obs, action).error for obs, action in played]
-                wrong = float(np.max(np.sqrt(np.mean(errors, axis=0)) / deviation))
+                wrong = float(np.max(np.sqrt(np.mean(errors, axis=0)) / unpredicted))
                 found.append(_Asked(surrogate, asker, wanted, wrong))
-                if wrong < _WRONG:
+                if wrong < WRONG:
                     return found[-1]
             except FailsError:
                 pass
