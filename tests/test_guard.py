@@ -14,6 +14,7 @@ import pytest
 from finished_runs import write_run
 from hypothesis import given
 from hypothesis import strategies as st
+from identified import played
 from scipy import stats
 from scipy.special import logsumexp
 
@@ -24,7 +25,9 @@ from deeprok.environments import ENVIRONMENTS, Choices, Environment, Interval, O
 from deeprok.evaluation.guard import Guard, models, uncertainty
 from deeprok.evaluation.guard.evidence import Evidence
 from deeprok.evaluation.guard.guard import _Values
+from deeprok.evaluation.guard.likeliest import climb_to_likeliest, passes_for, with_found
 from deeprok.evaluation.guard.noise import assumed_noise, with_noise
+from deeprok.identification.likelihood import as_data, innovations_of
 from deeprok.identification.result import Fit, Noise
 
 
@@ -112,8 +115,8 @@ def test_the_e_value_is_the_ratio_of_the_textbook(watched: models.Watched, gain:
     each = textbook(watched.first.x[:, :1], scales, obs, action)
     numerator = logsumexp(watched.first.weight + each)
     with jax.enable_x64(True):
-        found = models.add_most_likely(watched, state.bank, state.segment, guard._keys, in_box=True)
-        said = models.log_e_value(watched, found, 3)
+        found = climb_to_likeliest(watched, state.bank, state.segment, in_box=True)
+    said = models.log_e_value(watched, state.bank, 3, found.bound)
     assert said == pytest.approx(numerator - textbook_best(obs, action), abs=1e-5)
     assert logsumexp(watched.first.weight) == pytest.approx(0.0, abs=1e-12)
 
@@ -125,10 +128,76 @@ def test_found_models_only_take_weight_from_others(watched: models.Watched) -> N
     feed(guard, obs, action)
     state = guard._state
     with jax.enable_x64(True):
-        more = models.add_most_likely(watched, state.bank, state.segment, guard._keys, in_box=False)
+        found = climb_to_likeliest(watched, state.bank, state.segment, in_box=False)
+    more = with_found(watched, state.bank, found, 9, in_box=False)
     assert logsumexp(more.weight) <= logsumexp(state.bank.weight) + 1e-12
     slot = int(np.argmax(np.abs(more.x - state.bank.x)))
     assert more.x[slot, 0] == pytest.approx(action @ np.diff(obs) / (action @ action), abs=1e-3)
+
+
+@pytest.mark.parametrize("gain", [1.0, 2.5])
+def test_what_a_climb_has_not_gained_yet_counts_as_gained(watched: models.Watched, gain: float) -> None:
+    """So that evidence is never overstated: a pass from afar has the bound of the whole climb, or a larger one."""
+    obs, action = drive(gain, 10, seed=4)
+    segment = watched.empty(12, action[:1])
+    for t in range(10):
+        segment = models.extended(watched, segment, obs[t : t + 1], action[t : t + 1], obs[t + 1 : t + 2])
+    afar = watched.first._replace(x=np.full_like(watched.first.x, LOW))
+    with jax.enable_x64(True):
+        bounds = [climb_to_likeliest(watched, afar, segment, in_box=True, passes=n).bound for n in (1, 2, 30)]
+    best = textbook_best(obs, action)
+    assert bounds[0] > best - 1e-3
+    assert bounds[1] > best - 1e-3
+    assert bounds[2] == pytest.approx(best, abs=1e-3)
+
+
+def test_the_best_of_many_optima_is_found() -> None:
+    """A gain whose sine moves the place: eight periods in the box, of which a grid knows the best."""
+
+    def step(key: jax.Array, state: jax.Array, action: jax.Array, params: Drift) -> Outcome:
+        return _step(key, state, action, Drift(jnp.sin(16 * jnp.pi * params.gain) + 0.2 * params.gain))
+
+    env = DRIFT._replace(step=step)
+    with jax.enable_x64(True):
+        watched = models.watch(env, dict(env.box), NOISE)
+    grid = np.linspace(LOW, HIGH, 20001)
+    for seed, truth in enumerate(np.random.default_rng(0).uniform(LOW, HIGH, 10)):
+        obs, action = drive(np.sin(16 * np.pi * truth) + 0.2 * truth, 12, seed=seed)
+        guard = Guard(env, None, watched, None, NOISE, "", 0.01, None)
+        feed(guard, obs, action)
+        with jax.enable_x64(True):
+            found = climb_to_likeliest(watched, guard._state.bank, guard._state.segment, in_box=True)
+        each = textbook((np.sin(16 * np.pi * grid) + 0.2 * grid)[:, None], np.linspace(1, 1.5, 11), obs, action)
+        assert found.bound > each.max() - 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cartpole", "swing_up", "acrobot", "mountain_car"])
+def test_the_box_is_at_least_as_likely_as_the_truth(name: str) -> None:
+    """All that the stated rate of false alarms needs of a climb, after as many passes as a check has."""
+    part = ENVIRONMENTS.find(name, "env")
+    env = part.make(part.settings())
+    assert isinstance(env, Environment)
+    noise, box = assumed_noise(env, name, 0.0, None, None)[0], dict(env.box)
+    with jax.enable_x64(True):
+        watched = models.watch(env, box, noise)
+    guard = Guard(env, None, watched, None, noise, "", 0.01, None)
+    draws, short = np.random.default_rng(0), []
+    for seed in range(30):
+        truth = {name: draws.choice(ends) if seed % 2 else draws.uniform(*ends) for name, ends in box.items()}
+        log = played(env, truth, (80,), seed, process=0.001, sensor=0.01)
+        guard.reset(forget=True)
+        for t in range(80):
+            said = guard.check(log.obs[0, t], log.action[0, t], log.obs[0, t + 1])
+        assert not said.alarm
+        state = guard._state
+        with jax.enable_x64(True):
+            found = climb_to_likeliest(watched, state.bank, state.segment, in_box=True, passes=passes_for(80))
+            own = [np.log(t) if p else t for t, p in zip(truth.values(), watched.unknowns.positive, strict=True)]
+            x = np.append(own, watched.noises)
+            e, s = map(np.asarray, innovations_of(watched.unknowns)(jnp.asarray(x), as_data(log)))
+        short.append(-0.5 * float(np.sum((np.log(2 * np.pi * s) + e**2 / s)[0, :80])) - found.bound)
+    assert max(short) < 0.1
 
 
 def test_a_new_segment_has_a_probability_as_weights(watched: models.Watched) -> None:

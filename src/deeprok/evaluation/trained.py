@@ -261,6 +261,7 @@ class Run(os.PathLike[str]):
         noise: GivenNoise | None = None,
         identified: str | os.PathLike[str] | Identified | None = None,
         per: int | None = None,
+        advance: Callable[[float], None] | None = None,
     ) -> Guard:
         """A guard that watches the real system, and says when it has left the box that the policy was trained for.
 
@@ -272,9 +273,11 @@ class Run(os.PathLike[str]):
             which `Guard.assumes` tells.
           per: steps after which the evidence begins anew, so that `false_alarm` is the probability of an alarm in so
             many steps; None for the whole deployment.
+          advance: called with the fraction of the work done since its last call. It takes a while where the run has a
+            posterior over Q and a simulator plays episodes for it.
         """
-        values = self._agent.q if self._agent.sample else None
-        return make_guard(self.settings, self.env, self._agent.greedy, values, false_alarm, noise, identified, per)
+        values, greedy = self._agent.q if self._agent.sample else None, self._agent.greedy
+        return make_guard(self.settings, self.env, greedy, values, false_alarm, noise, identified, per, advance)
 
     def _batch(self, obs: Any, size: int) -> tuple[jax.Array, bool]:
         """Observations [E, size] in the run's precision, and whether there was but one."""

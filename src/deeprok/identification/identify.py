@@ -33,7 +33,7 @@ from deeprok.identification.region import (
     profile_range,
     simultaneous_quantile,
 )
-from deeprok.identification.surrogate import FailsError, Surrogate, ask, check_simulator
+from deeprok.identification.surrogate import Asker, FailsError, Surrogate, ask, check_simulator
 
 #: Steps that each unknown needs at least.
 _STEPS_EACH = 2
@@ -46,6 +46,8 @@ _FACTOR = 10.0
 #: A simulator is asked again, for models nearer to the estimate, if polynomials of its answers are this wrong, as a
 #: share of what is not predicted; how much nearer, but at least so many standard deviations; and how often.
 _WRONG, _NEARER, _NEAR, _ROUNDS = 0.1, 1 / 3, 8.0, 6
+#: It is asked again as well if the sensors are so many times as noisy as how far from an observation it was asked.
+_NOISIER = 2.0
 #: How often the search is halved, towards the nominal model, where a simulator fails.
 _HALVED = 6
 
@@ -91,14 +93,15 @@ def identify(
     with jax.enable_x64(True):
         asking = isinstance(made, HostEnvironment)
         unknowns, bounds, nominal = _search(made, chosen, log)
-        found = _asked(made, unknowns, bounds, nominal, log, seed, lambda part: report(0.3 * part))
+        found = _asked(made, unknowns, bounds, nominal, log, None, seed, lambda part: report(0.3 * part))
         bounds = found.likelihood.bounds
         best, optima = maximise(found.likelihood, nominal, seed, lambda part: report((0.1 if asking else 0.4) * part))
         for _ in range(_ROUNDS if asking else 0):
-            if np.all(_wrong(found, best) < _WRONG) and not _at_own_end(found.likelihood, best, bounds):
+            good = np.all(_wrong(found, best) < _WRONG) and np.all(_sensor(unknowns, best) < _NOISIER * found.shift)
+            if good and not _at_own_end(found.likelihood, best, bounds):
                 break
-            before, nearer = _wrong(found, best).max(), _nearer(found, best, bounds)
-            found = _asked(made, unknowns, nearer, best.x[: len(chosen)], log, seed, lambda part: None)
+            before, nearer, sensor = _wrong(found, best).max(), _nearer(found, best, bounds), _sensor(unknowns, best)
+            found = _asked(made, unknowns, nearer, best.x[: len(chosen)], log, sensor, seed, lambda part: None)
             best, optima = climb(found.likelihood.at, best.x, found.likelihood.bounds), []
             if before / 2 < _wrong(found, best).max() > _WRONG:  # it is not smooth
                 break
@@ -193,7 +196,7 @@ def _chosen(env: AnyEnvironment, name: str, parameters: str | Sequence[str] | No
 
 def _search(env: AnyEnvironment, names: tuple[str, ...], log: Log) -> tuple[Unknowns, Bounds, np.ndarray]:
     """The unknowns, where they are searched, and the nominal parameters as x has them."""
-    positive = tuple(_is_positive(env, name) for name in names)
+    positive = tuple(is_positive(env, name) for name in names)
     if isinstance(env, HostEnvironment):
         check_simulator(env)
         unknowns = Unknowns(Surrogate(names, positive, tuple(env.observation_scale)), positive)
@@ -213,7 +216,7 @@ def _search(env: AnyEnvironment, names: tuple[str, ...], log: Log) -> tuple[Unkn
         return unknowns, bounds, np.where(unknowns.positive, np.log(nominal), nominal)
 
 
-def _is_positive(env: AnyEnvironment, name: str) -> bool:
+def is_positive(env: AnyEnvironment, name: str) -> bool:
     """Whether a parameter can't be 0 or negative. Of a simulator's attributes nobody says; its values have to do."""
     (field,) = (field for field in dataclasses.fields(env.nominal) if field.name == name)
     values = [float(getattr(env.nominal, name)), *env.box.get(name, ())]
@@ -224,7 +227,8 @@ class _Found(NamedTuple):
     """The likelihood of a log, and how wrong the predictions are that it rests on."""
 
     likelihood: Likelihood
-    error: np.ndarray  # [D]; 0 for environments in JAX
+    error: np.ndarray  # [D] root of the mean square; 0 for environments in JAX
+    shift: np.ndarray  # [D] how far from an observation a simulator was asked; 0 for environments in JAX
 
 
 def _asked(
@@ -233,18 +237,22 @@ def _asked(
     bounds: Bounds,
     middle: np.ndarray,
     log: Log,
+    sensor: np.ndarray | None,
     seed: int,
     advance: Callable[[float], None],
 ) -> _Found:
     """The likelihood of a log. A simulator is asked about each of its steps, nearer to the middle if it fails."""
     if not isinstance(env, HostEnvironment):
-        return _Found(Likelihood(unknowns, bounds, as_data(log)), np.zeros(len(env.observation_scale)))
+        none = np.zeros(len(env.observation_scale))
+        return _Found(Likelihood(unknowns, bounds, as_data(log)), none, none)
     assert isinstance(unknowns.dynamics, Surrogate)
     for _ in range(_HALVED):
         low, high = (ends[: len(middle)] for ends in bounds)
         try:
-            found = ask(env, unknowns.dynamics, low, high, log, seed, advance)
-            return _Found(Likelihood(unknowns, bounds, as_data(log, found.tables)), found.error)
+            asker = Asker(env, unknowns.dynamics, low, high, seed, sensor)
+            tables = ask(asker, unknowns.dynamics, log, advance)
+            error = np.sqrt(np.sum(tables.error, axis=(0, 1)) / log.steps)
+            return _Found(Likelihood(unknowns, bounds, as_data(log, tables)), error, asker.shift)
         except FailsError:
             halved = [np.concatenate([(ends[: len(middle)] + middle) / 2, ends[len(middle) :]]) for ends in bounds]
             bounds = Bounds(*halved)
@@ -255,9 +263,14 @@ def _asked(
 
 
 def _wrong(found: _Found, best: Point) -> np.ndarray:
-    """[D] how wrong polynomials of a simulator's answers are, as a share of what is not predicted."""
+    """[D] how wrong polynomials and lines of a simulator's answers are, as a share of what is not predicted."""
     noise = found.likelihood.unknowns.noise(jnp.asarray(best.x))
     return np.asarray(found.error / np.sqrt(noise.process + 2 * noise.sensor))
+
+
+def _sensor(unknowns: Unknowns, best: Point) -> np.ndarray:
+    """[D] standard deviations of the sensors."""
+    return np.asarray(jnp.sqrt(unknowns.noise(jnp.asarray(best.x)).sensor))
 
 
 def _nearer(found: _Found, best: Point, whole: Bounds) -> Bounds:
@@ -278,10 +291,10 @@ def _at_own_end(likelihood: Likelihood, best: Point, whole: Bounds) -> bool:
 
 
 def _inexact(wrong: np.ndarray) -> list[str]:
-    """What a user should know of polynomials that are wrong."""
+    """What a user should know of a simulator that polynomials and lines do not describe."""
     return [
-        f"what the simulator predicts of obs_{i} is no smooth function of the parameters: it was interpolated with an "
-        f"error of {100 * share:.0f} % of what is not predicted, so the ranges may be too narrow"
+        f"what the simulator predicts of obs_{i} is no smooth function of parameters and state: it was interpolated "
+        f"with an error of {100 * share:.0f} % of the noise, which counts as noise"
         for i, share in enumerate(wrong)
         if share > _WRONG
     ]

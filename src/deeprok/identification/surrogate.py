@@ -1,8 +1,10 @@
 """What a simulator predicts, as polynomials of the parameters.
 
 A simulator has no derivatives, and a step of it is slow beside one that is compiled. So it is asked once, before the
-likelihood is searched: what follows each observation of a log under some models, and how that changes with the
-observation. In between, the answers of a step are Chebyshev polynomials of the parameters.
+likelihood is searched: what follows an observation under some models, and how that changes with the observation. In
+between, the answers of a step are Chebyshev polynomials of the parameters, and linear in the observation. Models that
+were not fitted tell how wrong the former are in each step, and answers beside the observation how wrong the latter is.
+Both errors count as noise of the step, so that a likelihood is no surer than what it rests on.
 """
 
 from __future__ import annotations
@@ -23,13 +25,16 @@ from deeprok.identification.dynamics import Prediction
 from deeprok.identification.log import Log
 
 #: Degrees of the polynomials for so many parameters; the last are for any more. How the answers change with the
-#: observation matters less, and takes more questions.
-_DEGREES = (12, 8, 6, 5, 4, 3)
-_SLOPE_DEGREES = (3, 2, 1)
+#: observation matters less, and takes more questions. Those of a quick surrogate are for answers between two steps.
+_DEGREES, _QUICK_DEGREES = (12, 8, 6, 5, 4, 3), (6, 4, 3, 2)
+_SLOPE_DEGREES, _QUICK_SLOPE_DEGREES = (3, 2, 1), (1,)
 #: Models by which the polynomials are tried.
 _TRIED = 8
-#: Half a difference of observations, as a share of their typical size; Gymnasium rounds them to single precision.
-_DIFFERENCE = 1e-3
+#: Half a difference of observations at least, as a share of their typical size; Gymnasium rounds them to single
+#: precision. And where nothing is known of the sensors.
+_LEAST_DIFFERENCE, _DIFFERENCE = 1e-3, 5e-3
+#: The fourth moment of a normal variable, by which an error a u² of a line has the mean square 3 a².
+_FOURTH = 3.0
 _CHECKED_STEPS, _TOLERANCE = 10, 1e-4  # the latter as a share of an observation's typical size
 
 
@@ -39,6 +44,7 @@ class Table(NamedTuple):
     obs: Any  # [D] the observation
     mean: Any  # [K, D] coefficients of the next one
     slope: Any  # [L, D, D] coefficients of its derivative with respect to the observation
+    error: Any  # [D] mean square error of the next observation
     centre: Any  # [N] of the parameters that it was asked for, as logarithms where they are positive
     half: Any  # [N] half the width of their range
 
@@ -49,6 +55,7 @@ class Surrogate(NamedTuple):
     names: tuple[str, ...]  # of the N parameters that are arguments
     positive: tuple[bool, ...]  # [N] whose polynomials are those of their logarithms
     scale: tuple[float, ...]  # [D] typical sizes of the observations
+    quick: bool = False  # whether to ask fewer questions
 
     @property
     def random(self) -> tuple[bool, ...]:
@@ -63,31 +70,37 @@ class Surrogate(NamedTuple):
         at = (x - table.centre) / table.half
         slope = arrays.tensordot(basis(at, self._slope_terms), table.slope, 1)
         mean = basis(at, self._terms) @ table.mean + slope @ (obs - table.obs)
-        return Prediction(mean, slope, jnp.zeros((len(self.scale),) * 2))
+        return Prediction(mean, slope, jnp.diag(table.error))
 
     @property
     def roughly(self) -> Callable[..., Prediction]:
         """The same; there is nothing to save."""
         return self.predict
 
+    def empty(self, *first: int) -> Table:
+        """Tables that predict 0 without an error, with these first axes."""
+        count, size = len(self.names), len(self.scale)
+        return Table(
+            obs=np.zeros((*first, size)),
+            mean=np.zeros((*first, len(self._terms), size)),
+            slope=np.zeros((*first, len(self._slope_terms), size, size)),
+            error=np.zeros((*first, size)),
+            centre=np.zeros((*first, count)),
+            half=np.ones((*first, count)),
+        )
+
     @property
     def _terms(self) -> np.ndarray:
-        return terms(len(self.names), _DEGREES[: len(self.names)][-1])
+        return terms(len(self.names), (_QUICK_DEGREES if self.quick else _DEGREES)[: len(self.names)][-1])
 
     @property
     def _slope_terms(self) -> np.ndarray:
-        return terms(len(self.names), _SLOPE_DEGREES[: len(self.names)][-1])
+        degrees = _QUICK_SLOPE_DEGREES if self.quick else _SLOPE_DEGREES
+        return terms(len(self.names), degrees[: len(self.names)][-1])
 
 
 class FailsError(Exception):
     """The simulator fails under some of the models that it is asked for."""
-
-
-class Asked(NamedTuple):
-    """A log with what the simulator answers in each of its steps."""
-
-    tables: Table  # [E, T, …]; 0 beyond the end of an episode
-    error: np.ndarray  # [D] of the polynomials, the root of the mean square over models that were not fitted
 
 
 @functools.cache
@@ -111,61 +124,80 @@ def basis(at: Any, powers: np.ndarray) -> Any:
     return arrays.prod(arrays.stack(each)[powers, np.arange(powers.shape[1])], axis=1)
 
 
-def ask(
-    env: HostEnvironment,
-    surrogate: Surrogate,
-    low: np.ndarray,
-    high: np.ndarray,
-    log: Log,
-    seed: int,
-    advance: Callable[[float], None],
-) -> Asked:
-    """Asks a simulator what follows each observation of a log; raises `FailsError` if it fails under a model.
+class Asker:
+    """Asks a simulator what follows an observation, under models between some ends.
 
     Args:
       env: the simulator.
       surrogate: what is to be known of it.
       low: [N] least values of the parameters, as logarithms where they are positive.
       high: [N] largest values.
-      log: the log.
       seed: of the models.
+      sensor: [D] standard deviations of the sensors, by which the true observation may differ; a guess if None.
+    """
+
+    def __init__(
+        self,
+        env: HostEnvironment,
+        surrogate: Surrogate,
+        low: np.ndarray,
+        high: np.ndarray,
+        seed: int,
+        sensor: np.ndarray | None = None,
+    ) -> None:
+        mean_terms, slope_terms = surrogate._terms, surrogate._slope_terms
+        self._centre, self._half = (low + high) / 2, (high - low) / 2
+        self._count, few = _models_for(mean_terms), _models_for(slope_terms)
+        cube = qmc.Sobol(len(low), seed=seed).random(2 * self._count)
+        # Dense at the ends, where polynomials go astray otherwise; those that they are tried by are even.
+        at = np.vstack([np.cos(np.pi * cube[: self._count]), 2 * cube[self._count : self._count + _TRIED] - 1])
+        x = self._centre + self._half * at
+        self._models = dict(zip(surrogate.names, np.where(surrogate.positive, np.exp(x), x).T, strict=True))
+        self._fewer = {name: values[:few] for name, values in self._models.items()}
+        self._fit, self._fit_slope = (
+            np.linalg.pinv(np.stack([basis(point, powers) for point in at[:nodes]]))
+            for powers, nodes in ((mean_terms, self._count), (slope_terms, few))
+        )
+        self._tried = np.stack([basis(point, mean_terms) for point in at[self._count :]])
+        self._simulator, scale = _Questions(env), np.array(surrogate.scale)
+        self.shift = _DIFFERENCE * scale if sensor is None else np.maximum(sensor, _LEAST_DIFFERENCE * scale)  # [D]
+
+    def table(self, obs: np.ndarray, action: Any) -> Table:
+        """What follows an observation; raises `FailsError` if the simulator fails under a model."""
+        answers = self._simulator.answers(obs, action, self._models)
+        above, below = (
+            np.stack([self._simulator.answers(obs + sign * by, action, self._fewer) for by in np.diag(self.shift)], -1)
+            for sign in (1, -1)
+        )  # [few, D, D]
+        mean = self._fit @ answers[: self._count]
+        slope = np.tensordot(self._fit_slope, (above - below) / (2 * self.shift), 1)
+        of_polynomials = np.mean((self._tried @ mean - answers[self._count :]) ** 2, axis=0)
+        bent = (above + below) / 2 - answers[: len(above), :, None]
+        error = of_polynomials + _FOURTH * np.mean(np.sum(bent**2, axis=-1), axis=0)
+        return Table(obs, mean, slope, error, self._centre, self._half)
+
+
+def ask(
+    asker: Asker,
+    surrogate: Surrogate,
+    log: Log,
+    advance: Callable[[float], None],
+) -> Table:
+    """Tables [E, T, …] of the steps of a log; raises `FailsError` if the simulator fails under a model.
+
+    Args:
+      asker: what asks it.
+      surrogate: what is to be known of it.
+      log: the log.
       advance: called with the fraction of the work done since its last call.
     """
-    mean_terms, slope_terms = surrogate._terms, surrogate._slope_terms
-    centre, half = (low + high) / 2, (high - low) / 2
-    count, few = _models_for(mean_terms), _models_for(slope_terms)
-    cube = qmc.Sobol(len(low), seed=seed).random(2 * count)
-    # Dense at the ends, where polynomials go astray otherwise; those that they are tried by are even.
-    at = np.vstack([np.cos(np.pi * cube[:count]), 2 * cube[count : count + _TRIED] - 1])
-    x = centre + half * at
-    models = dict(zip(surrogate.names, np.where(surrogate.positive, np.exp(x), x).T, strict=True))
-    fewer = {name: values[:few] for name, values in models.items()}
-    fit, fit_slope = (
-        np.linalg.pinv(np.stack([basis(point, powers) for point in at[:nodes]]))
-        for powers, nodes in ((mean_terms, count), (slope_terms, few))
-    )
-    tried = np.stack([basis(point, mean_terms) for point in at[count:]])
-    simulator, size = _Questions(env), len(surrogate.scale)
-    shifts = _DIFFERENCE * np.diag(surrogate.scale)
+    tables = surrogate.empty(*log.action.shape[:2])
     steps = np.argwhere(np.arange(log.action.shape[1]) < log.length[:, None])
-    mean = np.zeros((*log.action.shape[:2], len(mean_terms), size))
-    slope = np.zeros((*log.action.shape[:2], len(slope_terms), size, size))
-    squares = np.zeros(size)
     for episode, t in steps.tolist():
-        obs, action = log.obs[episode, t], log.action[episode, t]
-        answers = simulator.answers(obs, action, models)
-        sides = [
-            simulator.answers(obs + shift, action, fewer) - simulator.answers(obs - shift, action, fewer)
-            for shift in shifts
-        ]
-        mean[episode, t] = fit @ answers[:count]
-        changes = np.stack(sides, axis=-1) / (2 * np.diag(shifts))  # [few, D, D]
-        slope[episode, t] = np.tensordot(fit_slope, changes, 1)
-        squares += np.mean((tried @ mean[episode, t] - answers[count:]) ** 2, axis=0)
+        for kept, found in zip(tables, asker.table(log.obs[episode, t], log.action[episode, t]), strict=True):
+            kept[episode, t] = found
         advance(1 / len(steps))
-    everywhere = (*log.action.shape[:2], len(low))
-    tables = Table(log.obs[:, :-1], mean, slope, np.broadcast_to(centre, everywhere), np.broadcast_to(half, everywhere))
-    return Asked(tables, np.sqrt(squares / len(steps)))
+    return tables
 
 
 def _models_for(powers: np.ndarray) -> int:
@@ -191,11 +223,16 @@ class _Questions:
         return found
 
 
-def check_simulator(env: HostEnvironment) -> None:
-    """Raises unless observations determine the state of a simulator, and it answers alike each time."""
+def check_simulator(env: HostEnvironment, what: str = "identify") -> None:
+    """Raises unless observations determine the state of a simulator, and it answers alike each time.
+
+    Args:
+      env: the simulator.
+      what: what needs this, for the message.
+    """
     if env.branching != "restored":
         why = f": {env.problem}" if env.problem else ""
-        raise DeeprokError(f"env is '{env.name}', whose state can't be restored{why}; identify can't be used with it")
+        raise DeeprokError(f"env is '{env.name}', whose state can't be restored{why}; {what} can't be used with it")
     if env.place is None:
         raise DeeprokError(
             f"env is '{env.name}', and nothing says which state an observation stands for; give from_gymnasium the "
@@ -213,12 +250,12 @@ def check_simulator(env: HostEnvironment) -> None:
         if np.any(np.abs(placed - again) > margin):
             raise DeeprokError(
                 f"env is '{env.name}', which is itself random: the same action in the same state has other outcomes; "
-                "identify takes such environments in JAX only"
+                f"{what} takes such environments in JAX only"
             )
         if np.any(np.abs(direct - placed) > margin):
             raise DeeprokError(
                 f"env is '{env.name}', and what its state_of makes of an observation is not its state: the same action "
-                "has another outcome there; identify can't be used where part of the state is not seen"
+                f"has another outcome there; {what} can't be used where part of the state is not seen"
             )
         taken = asked(one.simulator.step, action)
         obs = one.simulator.reset(0, model_of(env, {})) if taken.terminated else taken.obs

@@ -3,9 +3,11 @@
 Modules:
   guard: what users hold.
   models: the likelihood of what was seen, under models of the box and under others.
+  likeliest: the most likely of them.
   evidence: a test that may be looked at after every step.
   uncertainty: how uncertain the Q-values are in the box.
   noise: the noise that is assumed.
+  saved: what a guard remembers, as plain arrays.
 """
 
 from deeprok.evaluation.guard.guard import Guard, GuardCheck, make_guard

@@ -13,14 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok.core.errors import DeeprokError, shown
-from deeprok.environments.base import AnyEnvironment, Environment, in_jax
+from deeprok.environments.base import AnyEnvironment
+from deeprok.environments.host import HostEnvironment
 from deeprok.environments.past import Past, without_memory
-from deeprok.environments.wrappers import with_memory
 from deeprok.evaluation.guard import models, uncertainty
 from deeprok.evaluation.guard.evidence import Evidence
+from deeprok.evaluation.guard.likeliest import MOST_PASSES, climb_to_likeliest, passes_for, with_found
 from deeprok.evaluation.guard.models import Bank, Segment, Watched
-from deeprok.evaluation.guard.noise import GivenNoise, assumed_noise, with_noise
+from deeprok.evaluation.guard.noise import GivenNoise, assumed_noise, with_noise, with_past
+from deeprok.evaluation.guard.saved import flat, restored
 from deeprok.identification.result import Identified, Noise
+from deeprok.identification.surrogate import FailsError
 from deeprok.runs.settings import Config
 
 #: Steps of a segment at most. Parameters may differ from segment to segment.
@@ -41,7 +44,7 @@ class GuardCheck:
     """Whether the system has left the box. An alarm stays until `reset(forget=True)`."""
     parameters: float
     """Evidence from what was predicted: how many times as likely the past is outside the box than inside. Below the
-    threshold it is an upper bound."""
+    threshold it is but roughly known."""
     uncertainty: float | None
     """Evidence from the standard deviation of Q; None if the run has no posterior over Q."""
     threshold: float
@@ -93,7 +96,7 @@ class Guard:
 
     def __init__(
         self,
-        env: Environment,
+        env: AnyEnvironment,
         past: Past[Any] | None,
         watched: Watched,
         values: _Values | None,
@@ -106,8 +109,6 @@ class Guard:
         self.noise, self.assumes, self.false_alarm, self.per = noise, assumes, false_alarm, per
         self._size, self._length = len(env.observation_scale), min(env.horizon, _STEPS)
         self._scale, self.box = np.array(env.observation_scale), dict(env.box)
-        with jax.enable_x64(True):
-            self._keys = jax.random.split(jax.random.key(0), self._length)
         self._state = self._fresh()
         self._compile()
 
@@ -136,12 +137,17 @@ class Guard:
         if self._state.said.alarm:
             return self._state.said
         if segment.steps and np.any(np.abs(segment.obs[segment.steps] - seen) > _ROUNDING * self._scale):
-            self.reset()
+            self._end_episode(passes_for(segment.steps))
         elif segment.steps == self._length:
-            self._close()
+            self._close(passes_for(self._length))
         self._observe(seen, done)
-        with jax.enable_x64(True):
-            said = self._said(self._take_step(seen, done, following))
+        try:
+            with jax.enable_x64(True):
+                said = self._said(self._take_step(seen, done, following))
+        except FailsError:
+            self._close(passes_for(segment.steps))
+            left_out = f"this step is left out: {self._env.name} fails in it, under a model of the box or around it"
+            return dataclasses.replace(self._state.said, reason=left_out)
         self._state = self._state._replace(said=said)
         return said
 
@@ -157,27 +163,26 @@ class Guard:
         """
         if forget:
             self._state = self._fresh()
-            return
-        self._close()
-        state = self._state
-        self._state = state._replace(past=np.zeros_like(state.past), segment=state.segment._replace(steps=0))
+        else:
+            self._end_episode()
 
     def to_dict(self) -> dict[str, Any]:
         """All that it remembers, as plain numbers, texts and arrays of numpy."""
-        return _flat("", self._state)
+        return flat("", self._state)
 
     def from_dict(self, saved: Mapping[str, Any]) -> None:
         """Goes on from what `to_dict` gave, of a guard of the same run with the same settings."""
-        self._state = _restored(saved, self._fresh())
+        self._state = restored(saved, self._fresh())
 
     # --- the evidence ----------------------------------------------------------------------------------------------
 
     def _fresh(self) -> _State:
         actions = self._env.actions
-        shape, kind = ((len(actions),), float) if actions.continuous else ((), np.int32)
         return _State(
             bank=self._watched.first,
-            segment=Segment(np.zeros((self._length + 1, self._size)), np.zeros((self._length, *shape), kind), 0),
+            segment=self._watched.empty(
+                self._length, np.zeros(len(actions)) if actions.continuous else np.zeros((), np.int32)
+            ),
             parameters=Evidence(),
             uncertainty=Evidence(),
             score=0.0,
@@ -189,11 +194,11 @@ class Guard:
 
     def _compile(self) -> None:
         """Takes a step and looks for the best model, so that the first steps of the real system are not the slowest."""
-        state, watched, keys = self._state, self._watched, self._keys
+        state, watched = self._state, self._watched
         with jax.enable_x64(True):
             segment = state.segment._replace(steps=1)
-            bank = models.advance(watched, models.begin(watched, state.bank, segment.obs[0]), segment, keys)
-            models.add_most_likely(watched, bank, segment, keys, in_box=True)
+            bank = models.advance(watched, models.begin(watched, state.bank, segment.obs[0]), segment)
+            climb_to_likeliest(watched, bank, segment, in_box=True)
         self._deviation(segment.obs[0], segment.action[0])
 
     def _observe(self, obs: np.ndarray, action: np.ndarray) -> None:
@@ -212,20 +217,18 @@ class Guard:
 
     def _take_step(self, obs: np.ndarray, action: np.ndarray, following: np.ndarray) -> float:
         """Takes what was predicted into account; the logarithm of its evidence."""
-        state, watched, keys = self._state, self._watched, self._keys
-        bank, (seen, acted, steps) = state.bank, state.segment
-        if not steps:
-            bank = models.begin(watched, bank, obs)
-        seen, acted = seen.copy(), acted.copy()
-        seen[steps], seen[steps + 1], acted[steps] = obs, following, action
-        segment = Segment(seen, acted, steps + 1)
-        bank = models.advance(watched, bank, segment, keys)
-        evidence = state.parameters.log_with(models.log_e_value(watched, bank, segment.steps))
+        state, watched = self._state, self._watched
+        segment = models.extended(watched, state.segment, obs, action, following)
+        steps, passes = segment.steps, passes_for(segment.steps)
+        bank = models.advance(watched, state.bank if steps > 1 else models.begin(watched, state.bank, obs), segment)
+        evidence = state.parameters.log_with(models.log_e_value(watched, bank, steps))
         if evidence >= np.log(self.threshold):
-            bank = models.add_most_likely(watched, bank, segment, keys, in_box=True)
-            evidence = state.parameters.log_with(models.log_e_value(watched, bank, segment.steps))
-        if evidence < np.log(self.threshold) and _look_after(segment.steps):
-            bank = models.add_most_likely(watched, bank, segment, keys, in_box=False)
+            found = climb_to_likeliest(watched, bank, segment, in_box=True, passes=passes)
+            bank = with_found(watched, bank, found, steps, in_box=True)
+            evidence = state.parameters.log_with(models.log_e_value(watched, bank, steps, found.bound))
+        elif _look_after(steps):
+            found = climb_to_likeliest(watched, bank, segment, in_box=False, passes=passes)
+            bank = with_found(watched, bank, found, steps, in_box=False)
         self._state = state._replace(bank=bank, segment=segment, steps=state.steps + 1)
         return evidence
 
@@ -264,14 +267,21 @@ class Guard:
         assert self._values
         return uncertainty.log_e_value(self._state.score, self._state.scores, self._values.simulated)
 
-    def _close(self) -> None:
-        """Ends the segment: what it said is kept as evidence, for which its best model of the box must be known."""
+    def _end_episode(self, passes: int = MOST_PASSES) -> None:
+        """Ends the segment, and begins an episode without a past."""
+        self._close(passes)
         state = self._state
-        if not state.segment.steps or state.said.alarm:
+        self._state = state._replace(past=np.zeros_like(state.past), segment=state.segment._replace(steps=0))
+
+    def _close(self, passes: int) -> None:
+        """Ends the segment: what it said is kept as evidence, for which its best model of the box must be known."""
+        state, watched, steps = self._state, self._watched, self._state.segment.steps
+        if not steps or state.said.alarm:
             return
         with jax.enable_x64(True):
-            bank = models.add_most_likely(self._watched, state.bank, state.segment, self._keys, in_box=True)
-            log_value = models.log_e_value(self._watched, bank, state.segment.steps)
+            found = climb_to_likeliest(watched, state.bank, state.segment, in_box=True, passes=passes)
+            bank = with_found(watched, state.bank, found, steps, in_box=True)
+            log_value = models.log_e_value(watched, bank, steps, found.bound)
         of_q = state.uncertainty.after(self._log_e_value_of_q()) if self._values else state.uncertainty
         self._state = state._replace(
             bank=bank,
@@ -329,37 +339,6 @@ def _number(log: float) -> float:
     return float(np.exp(min(log, np.log(_MOST))))
 
 
-# --- as plain arrays -----------------------------------------------------------------------------------------------
-
-
-def _flat(name: str, value: Any) -> dict[str, Any]:
-    """Each leaf of a record by the path of its fields."""
-    if isinstance(value, GuardCheck):
-        value = dataclasses.asdict(value)
-    elif hasattr(value, "_asdict"):
-        value = value._asdict()
-    if not isinstance(value, dict):
-        return {name: np.nan if value is None else value}
-    return {k: v for field, part in value.items() for k, v in _flat(f"{name}.{field}".lstrip("."), part).items()}
-
-
-def _restored(saved: Mapping[str, Any], like: Any, name: str = "") -> Any:
-    """A record like another one, from what `_flat` made of it; raises where the two do not fit."""
-    if isinstance(like, GuardCheck) or hasattr(like, "_asdict"):
-        fields = dataclasses.asdict(like) if isinstance(like, GuardCheck) else like._asdict()
-        return type(like)(*(_restored(saved, part, f"{name}.{field}".lstrip(".")) for field, part in fields.items()))
-    if name not in saved:
-        raise DeeprokError(f"saved has no {name}; it must be what to_dict of a guard of the same run gave")
-    given = np.asarray(saved[name])
-    if like is None:
-        return None
-    if name != "scores" and given.shape != np.shape(like):
-        raise DeeprokError(
-            f"saved has {name} of shape {given.shape}, and this guard of {np.shape(like)}: it is of another run"
-        )
-    return given.astype(like.dtype) if isinstance(like, np.ndarray) else type(like)(given.item())
-
-
 # --- how it is made ------------------------------------------------------------------------------------------------
 
 
@@ -372,6 +351,7 @@ def make_guard(
     noise: GivenNoise | None,
     identified: str | os.PathLike[str] | Identified | None,
     per: int | None,
+    advance: Callable[[float], None] | None = None,
 ) -> Guard:
     """A guard for a trained policy.
 
@@ -384,26 +364,38 @@ def make_guard(
       noise: standard deviations.
       identified: what they are taken from instead.
       per: steps.
+      advance: called with the fraction of the work done since its last call.
     """
     if not 0 < false_alarm < 1:
         raise DeeprokError(f"false_alarm is {shown(false_alarm)}; it must be above 0 and below 1")
     if per is not None and per < 1:
         raise DeeprokError(f"per is {shown(per)}; it must be a number of steps, at least 1")
-    box = {name: (float(low), float(high)) for name, (low, high) in settings.make_box(in_jax(env, "a guard")).items()}
+    box = {name: (float(low), float(high)) for name, (low, high) in settings.make_box(env).items()}
     if not box:
         raise DeeprokError(f"{env.name} has no box of uncertain parameters, so that no system can leave it")
     # What disturbed the training is no part of the system: the guard has a noise of its own, and is told what acted.
-    seen = in_jax(settings.disturbed(sensor_noise=0.0, action_delay=0).make_env(), "a guard")
-    plain: Environment = (without_memory(seen) if seen.past else seen)._replace(box=box)
+    seen = settings.disturbed(sensor_noise=0.0, action_delay=0).make_env()
+    plain: AnyEnvironment = (without_memory(seen) if seen.past else seen)._replace(box=box)
+    if isinstance(plain, HostEnvironment) and settings.parameter_noise:
+        raise DeeprokError(
+            f"parameter_noise is {shown(settings.parameter_noise)}, which makes {plain.name} itself random; a guard "
+            "takes such environments in JAX only"
+        )
     known, assumes = assumed_noise(plain, settings.env, settings.sensor_noise, noise, identified)
     with jax.enable_x64(True):
         watched = models.watch(plain, box, known)
+    if watched.wrong > models.WRONG:
+        assumes += (
+            f"; what {plain.name} predicts is interpolated with an error of about {100 * watched.wrong:.0f} % of the "
+            "noise, which counts as noise"
+        )
     of_q = None
     if values:
-        deviation, simulated = values, with_noise(plain, known)
+        deviation, noisy = values, with_noise(plain, known)
         with settings.arithmetic():
-            with_past = with_memory(simulated, seen.past.steps) if seen.past else simulated
-            scores = uncertainty.simulated_scores(with_past, box, greedy, values)
+            if seen.past:
+                noisy = with_past(noisy, seen.past.steps)
+            scores = uncertainty.simulated_scores(noisy, box, greedy, values, advance or (lambda part: None))
 
         def deviations(obs: np.ndarray) -> np.ndarray:
             with settings.arithmetic():

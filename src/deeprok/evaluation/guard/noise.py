@@ -13,7 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok.core.errors import DeeprokError, shown
-from deeprok.environments.base import Environment, Outcome
+from deeprok.environments.base import AnyEnvironment, Environment, Outcome
+from deeprok.environments.host import HostEnvironment, HostOutcome
+from deeprok.environments.host_wrappers import Disturbances, DisturbedSimulator, action_sampler, remembering_simulator
+from deeprok.environments.wrappers import with_memory
 from deeprok.identification.result import Identified, Noise, read_identified
 
 #: Standard deviations where nothing is known, as shares of an observation's typical size.
@@ -24,7 +27,7 @@ GivenNoise = Sequence[float] | Mapping[str, Sequence[float]]
 
 
 def assumed_noise(
-    env: Environment,
+    env: AnyEnvironment,
     name: str,
     sensor_noise: float,
     noise: GivenNoise | None,
@@ -61,7 +64,7 @@ def assumed_noise(
     )
 
 
-def _checked(origin: str, process: Any, sensor: Any, env: Environment) -> Noise:
+def _checked(origin: str, process: Any, sensor: Any, env: AnyEnvironment) -> Noise:
     size, found = len(env.observation_scale), []
     for kind, values in (("process", process), ("sensor", sensor)):
         try:
@@ -77,7 +80,7 @@ def _checked(origin: str, process: Any, sensor: Any, env: Environment) -> Noise:
     return Noise(*found)
 
 
-def with_noise(env: Environment, noise: Noise) -> Environment:
+def with_noise(env: AnyEnvironment, noise: Noise) -> AnyEnvironment:
     """The environment as a guard assumes the real system to be.
 
     Process noise is added to what the state would be observed as without sensor noise, as identification has it.
@@ -87,6 +90,42 @@ def with_noise(env: Environment, noise: Noise) -> Environment:
       noise: standard deviations.
     """
     process, sensor = (np.array(each) for each in (noise.process, noise.sensor))
+    if isinstance(env, HostEnvironment):
+        return env._replace(make=lambda: _Noisy(env, process, sensor), branched=None, place=None)
+    return _in_jax(env, process, sensor)
+
+
+def with_past(env: AnyEnvironment, steps: int) -> AnyEnvironment:
+    """The environment with the memory of a policy."""
+    return remembering_simulator(env, steps) if isinstance(env, HostEnvironment) else with_memory(env, steps)
+
+
+class _Noisy(DisturbedSimulator):
+    """A simulator with sensor noise, and with process noise that moves its state."""
+
+    def __init__(self, env: HostEnvironment, process: np.ndarray, sensor: np.ndarray) -> None:
+        super().__init__(env.make(), Disturbances(sensor, 0, {}, {}, {}, action_sampler(env)))
+        self._place, self._process = env.place, process
+
+    def step(self, action: Any) -> HostOutcome:
+        """The outcome of the action on the model of the episode, which moves on from where the noise puts it."""
+        outcome = self._inner.step(action)
+        self._t += 1
+        obs = self._moved(outcome.obs)
+        if self._process.any() and self._place and not outcome.terminated:
+            self._place(self._inner, obs)
+        return outcome._replace(obs=self._blurred(obs))
+
+    def outcomes(self, action: Any, models: Mapping[str, np.ndarray]) -> HostOutcome:
+        """The outcomes under each of M models, all with the noise that the step has."""
+        found = self._inner.outcomes(action, models)
+        return found._replace(obs=self._blurred(self._moved(found.obs, 1), 1))
+
+    def _moved(self, obs: np.ndarray, later: int = 0) -> np.ndarray:
+        return obs + self._process * self._random(3, later).standard_normal(len(self._process))
+
+
+def _in_jax(env: Environment, process: np.ndarray, sensor: np.ndarray) -> Environment:
     state_of = env.state_of or (lambda obs: obs)
 
     def blurred(key: jax.Array, obs: jax.Array, deviation: np.ndarray) -> jax.Array:

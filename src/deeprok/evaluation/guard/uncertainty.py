@@ -16,7 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deeprok.environments.base import Environment
+from deeprok.environments.base import AnyEnvironment, Environment
+from deeprok.environments.host import HostEnvironment, model_of
+from deeprok.environments.host_rollout import Start, make_host_rollout
 from deeprok.environments.rollout import begin_episodes, rollout
 
 #: Corners of the box that are simulated at most, beside the nominal model; and episodes of each.
@@ -24,11 +26,16 @@ _CORNERS, _EPISODES = 8, 100
 _KAPPA = 0.2
 
 
+#: `obs [E, D] -> mean and deviation of Q [E, A]`.
+Values = Callable[[jax.Array], tuple[jax.Array, jax.Array]]
+
+
 def simulated_scores(
-    env: Environment,
+    env: AnyEnvironment,
     box: dict[str, tuple[float, float]],
     greedy: Callable[[jax.Array], jax.Array],
-    values: Callable[[jax.Array], tuple[jax.Array, jax.Array]],
+    values: Values,
+    advance: Callable[[float], None],
 ) -> np.ndarray:
     """The scores [M, E] of episodes on each of M models.
 
@@ -36,33 +43,72 @@ def simulated_scores(
       env: the environment with the noise that is assumed, and with the policy's memory.
       box: the ranges of its uncertain parameters.
       greedy: the policy.
-      values: mean and deviation of Q [E, A] for observations [E, D].
+      values: mean and deviation of Q.
+      advance: called with the fraction of the work done since its last call.
     """
     nominal = [float(getattr(env.nominal, name)) for name in box]
     corners = [nominal, *itertools.islice(itertools.product(*box.values()), _CORNERS)]
     each = np.repeat(np.array(corners), _EPISODES, axis=0)
-    models = {name: jnp.asarray(column, float) for name, column in zip(box, each.T, strict=True)}
+
+    @jax.jit
+    def act(obs: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Actions, and the deviations of their values."""
+        action = greedy(obs)
+        return action, jnp.take_along_axis(values(obs)[1], action[:, None], axis=1)[:, 0]
+
+    models = dict(zip(box, each.T, strict=True))
+    if isinstance(env, HostEnvironment):
+        scores = _of_simulator(env, models, act, advance)
+    else:
+        scores = np.asarray(_in_jax(env, models, act), float)
+        advance(1.0)
+    return scores.reshape(len(corners), _EPISODES)
+
+
+def _in_jax(
+    env: Environment, models: dict[str, np.ndarray], act: Callable[..., tuple[jax.Array, jax.Array]]
+) -> jax.Array:
     start_key, step_key = jax.random.split(jax.random.key(0))
+    numbers = {name: jnp.asarray(values, float) for name, values in models.items()}
+    count = len(next(iter(models.values())))
 
     @jax.jit
     def play() -> jax.Array:
-        def act(t: jax.Array, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
-            action = greedy(obs)
-            return action, jnp.take_along_axis(values(obs)[1], action[:, None], axis=1)[:, 0]
-
-        params, start = begin_episodes(env, models, start_key)
+        params, start = begin_episodes(env, numbers, start_key)
         _, deviations = rollout(
             env,
-            act,
+            lambda t, obs: act(obs),
             params,
             start,
             env.horizon,
-            lambda t: jax.random.split(jax.random.fold_in(step_key, t), len(each)),
+            lambda t: jax.random.split(jax.random.fold_in(step_key, t), count),
             collect=lambda step: jnp.where(step.alive, step.note, 0.0),
         )
         return jnp.max(deviations, axis=0)
 
-    return np.asarray(play(), float).reshape(len(corners), _EPISODES)
+    return play()
+
+
+def _of_simulator(
+    env: HostEnvironment,
+    models: dict[str, np.ndarray],
+    act: Callable[..., tuple[jax.Array, jax.Array]],
+    advance: Callable[[float], None],
+) -> np.ndarray:
+    each = [dict(zip(models, values, strict=True)) for values in zip(*models.values(), strict=True)]
+    starts = [Start(seed, model_of(env, model)) for seed, model in enumerate(each)]
+    scores, dtype = np.zeros(len(starts)), jnp.zeros(0).dtype
+
+    def noted(episodes: np.ndarray, steps: np.ndarray, obs: np.ndarray) -> np.ndarray:
+        action, deviations = map(np.asarray, act(obs.astype(dtype)))
+        playing = episodes >= 0
+        scores[episodes[playing]] = np.maximum(scores[episodes[playing]], deviations[playing])
+        return action
+
+    for taken in make_host_rollout(env)(starts, noted):
+        if taken.ended:
+            advance(1 / len(starts))
+    return scores
 
 
 def log_e_value(score: float, earlier: np.ndarray, simulated: np.ndarray) -> float:
