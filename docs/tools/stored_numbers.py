@@ -69,7 +69,6 @@ def values() -> dict[str, Any]:
         "failing": lambda env, target: between(claims_filter.failing(stored, env, target), 100, 0) + " %",
         "cautious": lambda env, target: cautious(stored.calibration, env, target),
         "solved": lambda agent, depth: solved(stored.deep_sea, agent, depth),
-        "guard_time": lambda kind: guard_time(json.loads((ROOT / "benchmarks" / "guard.json").read_text()), kind),
         "regression": regression,
         "share": lambda agent, env: share(stored.defaults, env, agent),
         "shares": lambda env, *agents: shares(stored, env, *agents),

@@ -109,16 +109,16 @@ class _Noisy(DisturbedSimulator):
 
     def step(self, action: Any) -> HostOutcome:
         """The outcome of the action on the model of the episode, which moves on from where the noise puts it."""
-        outcome = self._inner.step(action)
+        outcome = self.inner.step(action)
         self._t += 1
         obs = self._moved(outcome.obs)
         if self._process.any() and self._place and not outcome.terminated:
-            self._place(self._inner, obs)
+            self._place(self.inner, obs)
         return outcome._replace(obs=self._blurred(obs))
 
     def outcomes(self, action: Any, models: Mapping[str, np.ndarray]) -> HostOutcome:
         """The outcomes under each of M models, all with the noise that the step has."""
-        found = self._inner.outcomes(action, models)
+        found = self.inner.outcomes(action, models)
         return found._replace(obs=self._blurred(self._moved(found.obs, 1), 1))
 
     def _moved(self, obs: np.ndarray, later: int = 0) -> np.ndarray:
