@@ -169,7 +169,7 @@ def test_the_simulated_system_is_that_of_the_likelihood() -> None:
         told = noisy.outcomes(np.zeros(1), {"push": np.ones(1)})
         outcome = noisy.step(np.zeros(1))
         np.testing.assert_array_equal(told.obs[0], outcome.obs)
-        moved.append(noisy._inner._env.unwrapped.state - expected)
+        moved.append(noisy.inner._env.unwrapped.state - expected)
         seen.append(outcome.obs - expected)
         assert np.all(np.isfinite(start))
     assert np.std(moved, axis=0) == pytest.approx([0.3, 0.2], rel=0.07)
