@@ -28,6 +28,8 @@ from studies import (
     defaults,
     defaults_page,
     figures,
+    logs,
+    logs_page,
     paper,
     plan,
     robustness,
@@ -37,6 +39,7 @@ from studies import (
     simulators_page,
 )
 from studies.carried_over import format3_hashes, stored_rows
+from studies.engine import Options
 from studies.kalman_page import kalman_page
 from studies.page import results_page
 from studies.results import needed
@@ -391,6 +394,21 @@ def test_page_on_robustness_is_what_its_numbers_give() -> None:
             if row["seeds"] and not robustness.AGENTS[name].algorithm.startswith("sb3:"):
                 assert row["settings"] == robustness.comparison(env, name, 1).rows[0].config(0).digest()
                 assert len(row["seeds"]) + len(row["diverged"]) >= 5
+
+
+def test_page_on_logs_is_what_its_numbers_give() -> None:
+    folder = ROOT / "docs" / "logs"
+    found = json.loads((folder / "logs.json").read_text())
+    assert (ROOT / "docs" / "logs.md").read_text() == logs_page.page(found)
+    assert {path.name for path in folder.iterdir()} == {"logs.json", "logs.png", "logs.svg"}
+    rows = {item.name: item for item in logs.items()}
+    for env in logs_page.environments(found):
+        assert list(found["rows"][env]) == list(rows)
+        for name in logs_page.measured(found, env):
+            row = found["rows"][env][name]
+            assert row["settings"] == logs.plan_row(Options(), env, rows[name]).settings
+            for seed, its in row["seeds"].items():
+                assert its["truth"] == logs.true_system(logs.environment(env), int(seed))
 
 
 def test_page_of_the_simulators_is_what_its_numbers_give() -> None:
