@@ -125,8 +125,8 @@ def sweep(
     Example:
       >>> spec = {"algorithm": ["ddqn", "rtd_dqn"], "seeds": 2, "settings": {"episodes": 50}}
       >>> found = deeprok.sweep(spec, "runs/two")
-      >>> [trial.state for trial in found.trials]
-      ['finished', 'finished']
+      >>> tuple(trial.state for trial in found.trials)
+      ('finished', 'finished')
     """
     cache.enable_if_asked()
     console = WordConsole(stderr=True, quiet=not sys.stderr.isatty())

@@ -143,8 +143,8 @@ class Comparison:
 
     Example:
       >>> found = deeprok.compare(["runs/rok", "runs/ddqn"], episodes=100)
-      >>> [run.label for run in found.runs]
-      ['rok', 'ddqn']
+      >>> tuple(run.label for run in found.runs)
+      ('rok', 'ddqn')
       >>> success, interval = found.differences[0].success
       >>> frame = found.to_frame()  # a row for each run and cell
     """

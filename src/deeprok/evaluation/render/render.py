@@ -85,8 +85,8 @@ def render(
 
     Example:
       >>> shown = deeprok.render(["runs/ddqn", "runs/rok"], at={"friction": 0.3}, out="road.gif")
-      >>> [each.ending for each in shown]
-      ['failed', 'succeeded']
+      >>> tuple(each.ending for each in shown)
+      ('failed', 'succeeded')
     """
     cache.enable_if_asked()
     path, report = Path(out), advance or (lambda part: None)
