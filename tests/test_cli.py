@@ -35,8 +35,9 @@ from deeprok.environments import ENVIRONMENTS
 from deeprok.estimators import KalmanConfig
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
+from deeprok.runs.parts import SECTIONS
 from deeprok.runs.run_settings import PRESETS
-from deeprok.runs.settings import FORMAT, SECTIONS, Config, make_config
+from deeprok.runs.settings import FORMAT, Config, make_config
 
 SMALL = [
     *("--hidden", "4", "--episodes", "5", "--horizon", "30", "--models", "2", "--batch-size", "3"),
@@ -510,7 +511,7 @@ def test_short_helps(command: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_short_help_names_every_preset(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(["train", "--help"]) == 0
-    assert f"[--preset {'|'.join(PRESETS)}]" in capsys.readouterr().out
+    assert f"[--preset {'|'.join(PRESETS)}|FILE]" in capsys.readouterr().out
 
 
 def test_algorithms(capsys: pytest.CaptureFixture[str]) -> None:

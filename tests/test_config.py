@@ -22,8 +22,9 @@ from deeprok.estimators import (
     UnscentedConfig,
 )
 from deeprok.runs import format3
+from deeprok.runs.parts import SECTIONS
 from deeprok.runs.run_settings import PRESETS, RunSettings
-from deeprok.runs.settings import FORMAT, SECTIONS, check, from_json, make_config
+from deeprok.runs.settings import FORMAT, check, from_json, make_config
 
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 

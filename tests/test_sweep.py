@@ -30,6 +30,7 @@ from sweeping import FAST, as_toml
 import deeprok
 from deeprok.cli.main import main
 from deeprok.core.errors import DeeprokError
+from deeprok.core.search import Range
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import make_config
@@ -38,7 +39,7 @@ from deeprok.sweeps import spec as specs
 from deeprok.sweeps.design import Drawn, Trial, is_trial_name, make_trials
 from deeprok.sweeps.on_ray import RETRIES, Resources
 from deeprok.sweeps.parcels import CHANGED, NEEDED, own_modules, pack, unpack
-from deeprok.sweeps.spec import Range, read_spec
+from deeprok.sweeps.spec import read_spec
 from deeprok.sweeps.sweep import SUMMARY, SweepResult, run_sweep, sweep
 
 

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from deeprok.tabular.solution import solve
     from deeprok.training.jobs import resume
     from deeprok.training.train import train
+    from deeprok.tuning.result import Tuning
+    from deeprok.tuning.tune import tune
 
 __all__ = [
     "ALGORITHMS",
@@ -55,6 +57,7 @@ __all__ = [
     "Screening",
     "Stress",
     "SweepResult",
+    "Tuning",
     "calibrate",
     "check_environment",
     "compare",
@@ -73,6 +76,7 @@ __all__ = [
     "stress",
     "sweep",
     "train",
+    "tune",
 ]
 
 #: Public name -> its module, imported when the name is asked for: JAX takes a second that no help text needs.
@@ -94,6 +98,7 @@ _MODULES = {
     "Screening": "evaluation.screening.result",
     "Stress": "evaluation.stress.result",
     "SweepResult": "sweeps.sweep",
+    "Tuning": "tuning.result",
     "calibrate": "evaluation.calibration",
     "check_environment": "environments.checks",
     "compare": "evaluation.comparison.compare",
@@ -111,6 +116,7 @@ _MODULES = {
     "stress": "evaluation.stress.stress",
     "sweep": "sweeps.sweep",
     "train": "training.train",
+    "tune": "tuning.tune",
 }
 
 

@@ -32,12 +32,14 @@ from deeprok.agents.replaying import (
     followed,
     gain_followed,
     make_estimator,
+    search_replay,
 )
 from deeprok.agents.scaling import EVERY, Scales, Statistics, in_units, no_statistics, with_observation, with_targets
 from deeprok.agents.targets.base import Target
 from deeprok.core.errors import DeeprokError
 from deeprok.core.fields import Count, NotNegative, Positive, Probability
 from deeprok.core.pytree import pytree_dataclass, select
+from deeprok.core.search import Range
 from deeprok.environments.base import Transition
 from deeprok.estimators import Fit, Health, Posterior
 
@@ -374,4 +376,10 @@ PART = LearnerPart(
     make=make_actor_critic,
     check=_check,
     like="q_learning",
+    search=lambda settings: {
+        **search_replay(settings),
+        "actor_rate": Range(1e-4, 3e-3, log=True),
+        "action_noise": Range(0.03, 0.5, log=True),
+        "smoothing_noise": Range(0.0, 0.4),
+    },
 )

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from deeprok.core.registry import Registry, expect
+from deeprok.core.search import Range, Searched
 
 
 class Algorithm(NamedTuple):
@@ -22,6 +23,7 @@ class Algorithm(NamedTuple):
       learner: what does the learning: a name of `LEARNERS`.
       settings: settings that are its own, whatever the preset.
       env: the environment it learns in unless another is given.
+      search: what `deeprok tune` tries for some of its own settings; the others stay.
     """
 
     summary: str
@@ -30,6 +32,7 @@ class Algorithm(NamedTuple):
     learner: str = "q_learning"
     settings: Mapping[str, Any] = {}
     env: str = "cartpole"
+    search: Mapping[str, Searched] = {}
 
 
 #: KTD is a Q-learner with a replay buffer of one transition. Each weight costs two evaluations a step.
@@ -37,6 +40,7 @@ _ONLINE = {"batch_size": 1, "replay_size": 1, "train_every": 1, "hidden": (20,)}
 _RANDOMISED = {"acting": "sampled"}
 #: TD3's target networks follow the weights slowly, and the weights themselves act.
 _SOFT_TARGETS = {"learning_rate": 1e-3, "target_period": 2, "target_rate": 0.005, "averaging": 0.0}
+_SOFT_SEARCH = {"learning_rate": Range(1e-4, 3e-3, log=True), "target_rate": Range(1e-3, 0.05, log=True)}
 #: The filter's noises are meant in units in which observations and targets are of size one.
 _KALMAN_CRITICS = {
     "normalise": True,
@@ -92,6 +96,7 @@ ALGORITHMS: Registry[Algorithm] = Registry(
             "actor_critic",
             {**_SOFT_TARGETS, "acting": "nominal"},
             "pendulum",
+            _SOFT_SEARCH,
         ),
         "td3_dr": Algorithm(
             "TD3 with domain randomisation",
@@ -100,9 +105,16 @@ ALGORITHMS: Registry[Algorithm] = Registry(
             "actor_critic",
             {**_SOFT_TARGETS, **_RANDOMISED},
             "pendulum",
+            _SOFT_SEARCH,
         ),
         "rtd_td3": Algorithm(
-            "TD3 with worst-case targets", "worst_case", "gradient", "actor_critic", _SOFT_TARGETS, "pendulum"
+            "TD3 with worst-case targets",
+            "worst_case",
+            "gradient",
+            "actor_critic",
+            _SOFT_TARGETS,
+            "pendulum",
+            _SOFT_SEARCH,
         ),
         "rok_td3": Algorithm(
             "TD3 with worst-case targets, extended Kalman filter over the critics' weights",
@@ -111,6 +123,7 @@ ALGORITHMS: Registry[Algorithm] = Registry(
             "actor_critic",
             _KALMAN_CRITICS,
             "pendulum",
+            {"observation_noise": Range(1e-6, 1.0, log=True), "prior_covariance": Range(1e-4, 1.0, log=True)},
         ),
         "ktd_q": Algorithm(
             "KTD-Q: online, rewards observed by an unscented Kalman filter",

@@ -24,10 +24,19 @@ from deeprok.agents.clock import Clock
 from deeprok.agents.ensemble import Ensemble, WithPrior
 from deeprok.agents.learner import Learner, LearnerPart, Played, PlaysSteps, Task, View
 from deeprok.agents.network import Network
-from deeprok.agents.replaying import GreedySettings, check_choices, check_replay, epsilon_of, followed, make_estimator
+from deeprok.agents.replaying import (
+    GreedySettings,
+    check_choices,
+    check_replay,
+    epsilon_of,
+    followed,
+    make_estimator,
+    search_replay,
+)
 from deeprok.agents.targets.base import Target
 from deeprok.core.fields import Count, NotNegative, Share
 from deeprok.core.pytree import pytree_dataclass
+from deeprok.core.search import Range
 from deeprok.environments.base import Transition
 from deeprok.estimators import Fit, Posterior
 
@@ -246,4 +255,10 @@ PART = LearnerPart(
     make=make_bootstrapped,
     check=_check,
     like="q_learning",
+    search=lambda settings: {
+        **search_replay(settings),
+        "members": (5, 10, 20),
+        "prior_scale": Range(0.3, 10.0, log=True),
+        "mask": (0.5, 0.75, 1.0),
+    },
 )

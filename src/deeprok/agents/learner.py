@@ -15,6 +15,7 @@ from deeprok.agents.network import Network
 from deeprok.agents.targets.base import InnerProblem, TargetPart
 from deeprok.core.fields import Precision
 from deeprok.core.registry import Registry, expect
+from deeprok.core.search import Space, nothing_searched
 from deeprok.environments.base import AnyEnvironment, Model, Transition
 from deeprok.environments.rollout import Step
 from deeprok.estimators.base import EstimatorPart, Fit, Posterior
@@ -231,6 +232,7 @@ class LearnerPart(NamedTuple):
       run: preset -> settings of the run, by name, that go with it.
       check: `Task -> None`; raises where settings don't fit each other, the environment or the memory.
       like: the learner whose targets it takes, and whose presets environments have for it; itself if empty.
+      search: `settings -> Space`, what `deeprok tune` tries for its settings and for those of the run that go with it.
     """
 
     settings: type[Any]
@@ -239,6 +241,7 @@ class LearnerPart(NamedTuple):
     run: Mapping[str, Mapping[str, Any]] = {}
     check: Callable[[Task], None] = lambda task: None
     like: str = ""
+    search: Callable[[Any], Space] = nothing_searched
 
 
 LEARNERS: Registry[LearnerPart] = Registry(

@@ -17,6 +17,7 @@ import numpy as np
 
 from deeprok.core.fields import Count, OneOf, Rule
 from deeprok.core.registry import Registry, expect
+from deeprok.core.search import Space, nothing_searched
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "tanh": jnp.tanh,
@@ -69,10 +70,12 @@ class NetworkPart(NamedTuple):
       settings: a dataclass whose fields' types are those of `deeprok.core.fields`.
       make: `(settings, input_scale, outputs) -> Network`. Each observation is to be multiplied by its entry of
         `input_scale`, a tuple of D numbers; `outputs` is A.
+      search: `settings -> Space`, what `deeprok tune` tries for its settings.
     """
 
     settings: type[Any]
     make: Callable[[Any, tuple[float, ...], int], Network]
+    search: Callable[[Any], Space] = nothing_searched
 
 
 class Layer(NamedTuple):
@@ -221,6 +224,6 @@ def _make(settings: MLPSettings, input_scale: tuple[float, ...], outputs: int) -
     return MLP((len(input_scale), *settings.hidden, outputs), settings.activation, input_scale)
 
 
-PART = NetworkPart(MLPSettings, _make)
+PART = NetworkPart(MLPSettings, _make, search=lambda settings: {"hidden": ((32, 32), (64, 64), (128, 128))})
 
 NETWORKS: Registry[NetworkPart] = Registry("network", {"mlp": PART}, expect(NetworkPart, "a NetworkPart"))

@@ -23,6 +23,8 @@ from deeprok.agents.replaying import (
     followed,
     gain_followed,
     make_estimator,
+    search_greedy,
+    search_replay,
 )
 from deeprok.agents.scaling import EVERY, Statistics, in_units, no_statistics, with_observation, with_targets
 from deeprok.agents.targets.base import Target, action_value
@@ -305,4 +307,5 @@ PART = LearnerPart(
     },
     make=make_q_learner,
     check=_check,
+    search=lambda settings: search_greedy(settings) if settings.explore == "epsilon" else search_replay(settings),
 )

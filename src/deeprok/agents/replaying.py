@@ -16,6 +16,7 @@ from deeprok.agents.network import Network
 from deeprok.agents.targets.base import Target
 from deeprok.core.errors import DeeprokError
 from deeprok.core.fields import Count, Natural, Probability, added
+from deeprok.core.search import Range, Space
 from deeprok.estimators import Context, Estimator, Fit
 
 
@@ -50,6 +51,20 @@ class GreedySettings(ReplaySettings):
     """Environment steps over which that probability falls, unless epsilon_fraction is set."""
     epsilon_fraction: Probability = added(0.0)
     """Fraction of the budget over which that probability falls; 0 to count steps instead."""
+
+
+def search_replay(settings: ReplaySettings) -> Space:
+    """What is tried for learning from a replay buffer."""
+    return {"batch_size": Range(16, 128, log=True), "train_every": (1, 2, 4)}
+
+
+def search_greedy(settings: GreedySettings) -> Space:
+    """What is tried for it, and for ε-greedy exploration."""
+    return {
+        **search_replay(settings),
+        "epsilon_end": Range(0.01, 0.2),
+        **({"epsilon_fraction": Range(0.1, 0.8)} if settings.epsilon_fraction else {}),
+    }
 
 
 def make_estimator(task: Task) -> Estimator:

@@ -23,6 +23,7 @@ COMMANDS = {
     "identify": "find the parameters of a real system from a log of it",
     "train": "train an agent, or resume a run",
     "sweep": "train many trials of settings, algorithms and environments",
+    "tune": "find settings that suit an algorithm on an environment",
     "evaluate": "map where a trained policy works",
     "compare": "say which of several trained agents is better, and where",
     "stress": "find where trained policies break, and how far that is",

@@ -28,8 +28,10 @@ from deeprok.estimators import ESTIMATORS
 from deeprok.identification.result import settings_from
 from deeprok.runs import folder as runs
 from deeprok.runs.metrics import failures
+from deeprok.runs.parts import SECTIONS
+from deeprok.runs.preset_file import is_preset_file, read_preset
 from deeprok.runs.run_settings import RunSettings
-from deeprok.runs.settings import SECTIONS, Config, make_config, other_limit
+from deeprok.runs.settings import Config, make_config, other_limit
 from deeprok.training import jobs
 from deeprok.training.loop import is_finished, progress_of, step_of_best
 from deeprok.training.players import where_resumed
@@ -146,8 +148,12 @@ def _parse(algorithm: str, words: Sequence[str]) -> tuple[Config, Train]:
         name, equals, value = word.partition("=")
         given[name.removeprefix("--")] = value if equals else following
     first: dict[str, Any] = {name: given[name] for name in ("preset", "env", "network") if name in given}
+    env = given.get("env", Config.env)
+    if is_preset_file(file := given.get("preset")):
+        env = given.get("env", read_preset(file).env)
+        words = _without_option("--preset", words)
     # Without these a simulator may be refused.
-    own = {field.name for field in dataclasses.fields(ENVIRONMENTS.find(given.get("env", Config.env), "env").settings)}
+    own = {field.name for field in dataclasses.fields(ENVIRONMENTS.find(env, "env").settings)}
     first |= {name: given[name] for name in ("box", "branching") if name in given and name in ("box", *own)}
     base = make_config(algorithm, **first)
     no_limit: dict[str, Any] = other_limit({name: value for name, value in given.items() if value != "0"})
@@ -169,6 +175,16 @@ def _parse(algorithm: str, words: Sequence[str]) -> tuple[Config, Train]:
     groups = dict(vars(parsed))
     training = groups.pop("training")
     return base.replace(**{name: value for record in groups.values() for name, value in vars(record).items()}), training
+
+
+def _without_option(option: str, words: Sequence[str]) -> list[str]:
+    """The words without an option and its value."""
+    kept, skips = list[str](), False
+    for word in words:
+        if not skips and word.partition("=")[0] != option:
+            kept.append(word)
+        skips = not skips and word == option
+    return kept
 
 
 def _options(base: Config) -> Any:
@@ -299,7 +315,7 @@ def _leave() -> None:
 
 def _train_help() -> None:
     streams.out.print(
-        "usage: deeprok train ALGORITHM [--preset default|paper|tuned] [--seed 0]\n"
+        "usage: deeprok train ALGORITHM [--preset default|paper|tuned|FILE] [--seed 0]\n"
         "                     [--seeds N] [--out DIR] [any setting]\n"
         "       deeprok train --resume DIR [--episodes N | --steps N]\n",
         highlight=False,

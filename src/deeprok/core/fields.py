@@ -131,6 +131,25 @@ def number_type(hint: Any) -> type | None:
     return hint if hint in (int, float) else None
 
 
+def held(key: str, value: Any, hint: Any, precision: Precision = "float64") -> Any:
+    """A value that was read from a file as a setting holds it; raises with its key unless the setting may have it."""
+    value = as_tuples(value, 3)
+    if number_type(hint) is float:
+        value = _with_floats(value)
+    inner = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    if get_origin(inner) is tuple and not isinstance(value, tuple):
+        raise DeeprokError(f"{key} is {shown(value)}, but a value of it is a list: write [{value}]")
+    check_field(key, value, hint, precision)
+    return value
+
+
+def _with_floats(value: Any) -> Any:
+    """Whole numbers as floats, so that 1 and 1.0 are one setting; too large ones are left, to be refused."""
+    if isinstance(value, tuple):
+        return tuple(map(_with_floats, value))
+    return float(value) if type(value) is int and abs(value) < 2**53 else value
+
+
 @functools.cache
 def hints(kind: Any) -> dict[str, Any]:
     """The fields of a dataclass, by name, and their types with what stands beside them."""

@@ -14,6 +14,7 @@ import numpy as np
 from deeprok.core.errors import DeeprokError, shown, unknown
 from deeprok.core.fields import Count
 from deeprok.core.pytree import pytree_dataclass
+from deeprok.core.search import Space, nothing_searched
 from deeprok.environments.drawing import DrawStates
 from deeprok.environments.host import HostEnvironment
 from deeprok.environments.past import Past
@@ -155,11 +156,13 @@ class EnvironmentPart(NamedTuple):
       settings: a dataclass with the field `horizon`, and others of the environment's own.
       make: `settings -> Environment`, or a `HostEnvironment`.
       presets: (preset, learner) -> settings of a run, by name, that suit this environment.
+      search: `settings -> Space`, what `deeprok tune` tries for settings of a run in this environment, by name.
     """
 
     settings: type[Any]
     make: Callable[[Any], AnyEnvironment]
     presets: Mapping[tuple[str, str], Mapping[str, Any]] = {}
+    search: Callable[[Any], Space] = nothing_searched
 
 
 def as_part(found: Any) -> EnvironmentPart:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from deeprok.core.fields import Precision
+from deeprok.core.search import Space, nothing_searched
 
 #: An unbatched observation function, `(theta, x) -> scalar`; `x` is any pytree.
 Observation = Callable[[jax.Array, Any], jax.Array]
@@ -215,6 +216,7 @@ class EstimatorPart(NamedTuple):
       check: `(settings, network, precision) -> None`; raises if settings contradict each other or the network.
       warning: `(settings, Context) -> str | None`, a warning before training in single precision.
       metrics: `(settings, belief) -> dict`, additional metrics of the state.
+      search: `settings -> Space`, what `deeprok tune` tries for its settings and for those of the run that go with it.
     """
 
     settings: type[Any]
@@ -228,6 +230,7 @@ class EstimatorPart(NamedTuple):
     warning: Callable[[Any, Context], str | None] = _nothing
     metrics: Callable[[Any, Any], dict[str, float]] = _no_metrics
     run: Mapping[str, Mapping[str, Any]] = {}
+    search: Callable[[Any], Space] = nothing_searched
 
 
 #: Numbers stored per weight by every estimator: the weights, the target network's, and two moments of the gradient or

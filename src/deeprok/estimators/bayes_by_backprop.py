@@ -18,6 +18,7 @@ import optax
 from deeprok.core.errors import DeeprokError, unknown
 from deeprok.core.fields import Count, InnerFraction, Positive, Precision
 from deeprok.core.pytree import pytree_dataclass, select
+from deeprok.core.search import Range
 from deeprok.estimators.base import (
     Context,
     Estimator,
@@ -295,4 +296,9 @@ PART = EstimatorPart(
     memory=memory_of_vectors(lambda settings: 0),
     remedy=lower_rate,
     check=_check,
+    search=lambda settings: {
+        "learning_rate": Range(1e-4, 1e-2, log=True),
+        "observation_noise": Range(1e-3, 1.0, log=True),
+        "initial_deviation": Range(0.01, 0.2, log=True),
+    },
 )

@@ -15,6 +15,7 @@ import optax
 
 from deeprok.core.fields import Fraction, Positive, Probability, added
 from deeprok.core.pytree import pytree_dataclass, select
+from deeprok.core.search import Range, Space
 from deeprok.estimators.averaging import averaged
 from deeprok.estimators.base import (
     Estimator,
@@ -85,6 +86,11 @@ class GradientConfig:
     """Rate of the moving average of the weights that acts and is copied to the target network; 0 averages none."""
 
 
+def _search(settings: GradientConfig) -> Space:
+    averaging = {"averaging": Range(1e-3, 0.03, log=True)} if settings.averaging else {}
+    return {"learning_rate": Range(1e-4, 1e-2, log=True), **averaging}
+
+
 PART = EstimatorPart(
     settings=GradientConfig,
     make=lambda settings, context: averaged(
@@ -101,4 +107,5 @@ PART = EstimatorPart(
     vmap_seeds=lambda settings: True,
     memory=memory_of_vectors(lambda settings: 0),
     remedy=lower_rate,
+    search=_search,
 )

@@ -30,6 +30,7 @@ from deeprok.core.fields import (
     added,
 )
 from deeprok.core.pytree import pytree_dataclass
+from deeprok.core.search import Range, Searched, Space
 from deeprok.estimators import variances
 from deeprok.estimators.averaging import averaged
 from deeprok.estimators.base import (
@@ -377,6 +378,15 @@ def _warning(settings: KalmanConfig, context: Context) -> str | None:
     )
 
 
+def _search(settings: KalmanConfig) -> Space:
+    found: dict[str, Searched] = {"observation_noise": Range(1e-6, 1.0, log=True)}
+    found |= {} if isinstance(settings.prior_covariance, tuple) else {"prior_covariance": Range(1e-4, 1.0, log=True)}
+    own = {"window": Range(20, 1000, log=True)} if settings.window else {"process_noise": Range(1e-9, 1e-4, log=True)}
+    found |= {"noise_share": Range(0.02, 1.0, log=True)} if settings.noise_share else {}
+    found |= {"averaging": Range(1e-3, 0.03, log=True)} if settings.averaging else {}
+    return found | own | {"hidden": ((10, 10), (20, 20), (30, 30)), "batch_size": Range(8, 32, log=True)}
+
+
 PART = EstimatorPart(
     settings=KalmanConfig,
     make=_make,
@@ -415,4 +425,5 @@ PART = EstimatorPart(
     check=_check,
     warning=_warning,
     metrics=_metrics,
+    search=_search,
 )

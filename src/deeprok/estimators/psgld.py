@@ -20,6 +20,7 @@ import numpy as np
 from deeprok.core.errors import DeeprokError
 from deeprok.core.fields import Count, Fraction, Natural, NotNegative, Positive
 from deeprok.core.pytree import pytree_dataclass
+from deeprok.core.search import Range
 from deeprok.estimators.base import (
     Context,
     Estimator,
@@ -265,4 +266,8 @@ PART = EstimatorPart(
     vmap_seeds=lambda settings: True,
     memory=memory_of_vectors(lambda settings: settings.members),
     remedy=lower_rate,
+    search=lambda settings: {
+        "learning_rate": Range(1e-4, 1e-2, log=True),
+        "observation_noise": Range(1e-3, 1.0, log=True),
+    },
 )

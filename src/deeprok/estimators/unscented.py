@@ -20,6 +20,7 @@ import numpy as np
 from deeprok.core.errors import DeeprokError
 from deeprok.core.fields import CheckedElsewhere, NotNegative, Positive, Precision
 from deeprok.core.pytree import pytree_dataclass, select
+from deeprok.core.search import Range
 from deeprok.estimators import variances
 from deeprok.estimators.base import (
     NUMBERS_A_WEIGHT,
@@ -387,4 +388,11 @@ PART = EstimatorPart(
     memory=_memory,
     remedy=raise_noise,
     check=_check,
+    search=lambda settings: {
+        "observation_noise": Range(1e-3, 10.0, log=True),
+        "prior_covariance": Range(1e-2, 10.0, log=True),
+        "adaptive_noise": Range(0.0, 0.01),
+        # An update costs the square of the number of weights, or its cube.
+        "hidden": ((10,), (20,), (30,)),
+    },
 )

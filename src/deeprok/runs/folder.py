@@ -182,6 +182,16 @@ def own_folder(out: Path) -> Iterator[None]:
             raise
 
 
+def refuse_foreign(out: Path, summary: str, what: str) -> None:
+    """Raises if a folder for many runs holds something else: anything without this summary."""
+    try:
+        inside = [name for name in os.listdir(out) if not name.startswith(".")] if out.is_dir() else []
+    except OSError as error:
+        raise DeeprokError(f"can't look into the folder {out}: {error.strerror}") from error
+    if inside and summary not in inside:
+        raise DeeprokError(f"{out} is not empty and holds no {summary}; choose another folder for the {what}")
+
+
 def _lock(descriptor: int, folder: Path) -> None:
     """Takes a lock, or raises with the name of the process that holds it."""
     deadline = time.monotonic() + _ENDING_SECONDS

@@ -24,6 +24,7 @@ from deeprok.core.fields import (
     Share,
     added,
 )
+from deeprok.core.search import Range, Space
 from deeprok.environments import ENVIRONMENTS
 from deeprok.uncertainty.models import Draw
 
@@ -112,3 +113,9 @@ class RunSettings:
     keeps the robust level that the schedule of level_fraction had given them; 0 for never."""
     settle: bool = added(False)
     """End with the better of the last weights and those that did best in the trials, on more held-out models."""
+
+
+def search_run(settings: RunSettings) -> Space:
+    """What `deeprok tune` tries for the settings of every run."""
+    drawn = {"edges": Range(0.0, 0.6)} if settings.acting == "sampled" else {}
+    return {"discount": (0.95, 0.98, 0.99, 0.995), **drawn}

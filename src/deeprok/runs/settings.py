@@ -10,28 +10,29 @@ import dataclasses
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast, get_args
+from typing import Any, cast, get_args
 
 import jax
 
 from deeprok.agents.algorithms import ALGORITHMS, Algorithm
-from deeprok.agents.learner import LEARNERS, Budget, Learner, LearnerPart, Task
-from deeprok.agents.network import NETWORKS, Network, NetworkPart
-from deeprok.agents.targets import TARGETS, TargetPart
+from deeprok.agents.learner import Budget, Learner, Task
+from deeprok.agents.network import Network
 from deeprok.core.errors import DeeprokError, shown, unknown
-from deeprok.core.fields import Precision, build, check_fields, hints, written
+from deeprok.core.fields import Precision, build, check_fields, written
 from deeprok.core.files import parse_json
-from deeprok.environments import ENVIRONMENTS, EnvironmentPart, with_model
+from deeprok.environments import with_model
 from deeprok.environments.base import AnyEnvironment
 from deeprok.environments.host import HostEnvironment
 from deeprok.environments.host_wrappers import disturbed_simulator, remembering_simulator
 from deeprok.environments.wrappers import disturbed, with_memory
-from deeprok.estimators import ESTIMATORS, EstimatorPart
 from deeprok.runs import format3, inputs
 from deeprok.runs.adversary import check_adversary
+from deeprok.runs.parts import SECTIONS, Parts, find_parts
+from deeprok.runs.preset_file import is_preset_file, read_preset
 from deeprok.runs.run_settings import PRESETS, Preset, RunSettings
 from deeprok.runs.simulated import check_simulator
 from deeprok.uncertainty.models import (
@@ -54,19 +55,6 @@ FORMAT = 4
 
 #: Settings of a run that its evaluation may have other values of.
 DISTURBANCES = ("sensor_noise", "action_delay", "parameter_noise")
-
-
-class Parts(NamedTuple):
-    """The parts of a run, in the order of the sections of its settings."""
-
-    environment: EnvironmentPart
-    layers: NetworkPart
-    learner: LearnerPart
-    target: TargetPart
-    estimator: EstimatorPart | None
-
-
-SECTIONS = Parts._fields
 
 
 @dataclass(frozen=True)
@@ -236,40 +224,19 @@ class Config(RunSettings):
         return hashlib.sha256(dataclasses.replace(self, seed=0).to_json().encode()).hexdigest()[:12]
 
 
-def find_parts(algorithm: str, env: str, network: str) -> Parts:
-    """The parts of these names; raises a `DeeprokError` for one that is not known."""
-    row = ALGORITHMS[algorithm]
-    target, learner = TARGETS[row.target], LEARNERS[row.learner]
-    if target.learner != (learner.like or row.learner):
-        raise DeeprokError(
-            f"algorithm {shown(algorithm)} has the learner {row.learner} and the target {row.target}, "
-            f"which is one of {target.learner}"
-        )
-    return Parts(
-        ENVIRONMENTS.find(env, "env"),
-        NETWORKS[network],
-        learner,
-        target,
-        ESTIMATORS[row.estimator] if row.estimator else None,
-    )
-
-
-def setting_types(algorithm: str, env: str, network: str) -> dict[str, Any]:
-    """The settings that a run of these parts has, by name, and the type of each."""
-    kinds = (part.settings for part in find_parts(algorithm, env, network) if part is not None)
-    return {name: hint for kind in (RunSettings, *kinds) for name, hint in hints(kind).items()}
-
-
-def make_config(algorithm: str, preset: str = "default", **changes: Any) -> Config:
+def make_config(algorithm: str, preset: str | os.PathLike[str] = "default", **changes: Any) -> Config:
     """The settings of a preset for an algorithm, with changes.
 
     Args:
       algorithm: a name of `ALGORITHMS`, or your own `module:object`.
-      preset: `default`, `paper` or `tuned`.
+      preset: `default`, `paper` or `tuned`; or a preset file, as `deeprok.tune` writes it, whose settings the run then
+        has, and whose environment unless another is given.
       changes: any settings of the run or of its parts, by name.
     """
+    if is_preset_file(preset):
+        return _from_file(algorithm, preset, changes)
     if preset not in PRESETS:
-        raise unknown("preset", preset, PRESETS)
+        raise unknown("preset", str(preset), PRESETS, more="a preset file ends with .toml")
     config = Config(
         algorithm=algorithm,
         preset=cast(Preset, preset),
@@ -299,6 +266,16 @@ def make_config(algorithm: str, preset: str = "default", **changes: Any) -> Conf
         # What no part of this run reads is for others.
         config = _with_settings(config, {name: value for name, value in more.items() if name in _places(config)})
     return config.replace(**changes)
+
+
+def _from_file(algorithm: str, path: str | os.PathLike[str], changes: Mapping[str, Any]) -> Config:
+    """The settings of a preset file, with changes."""
+    found = read_preset(path)
+    if found.algorithm != algorithm:
+        raise DeeprokError(f"preset is {shown(os.fspath(path))}, which is for {found.algorithm}, not for {algorithm}")
+    env = changes.get("env", found.env)
+    own = found.held(os.fspath(path), env, changes.get("network", found.settings.get("network", Config.network)))
+    return make_config(algorithm, found.base, **{**own, **other_limit(changes), **changes, "env": env})
 
 
 def _preset_of(presets: Mapping[str, Any], preset: str, otherwise: Any) -> Any:

@@ -18,9 +18,12 @@ import numpy as np
 
 from deeprok.agents.algorithms import ALGORITHMS
 from deeprok.core.errors import DeeprokError, shown
-from deeprok.core.fields import check_field, number_type
-from deeprok.runs.settings import Config, make_config, setting_types
-from deeprok.sweeps.spec import Range, Spec
+from deeprok.core.fields import held, number_type
+from deeprok.core.search import Range
+from deeprok.runs.parts import setting_types
+from deeprok.runs.preset_file import is_preset_file, read_preset
+from deeprok.runs.settings import Config, make_config
+from deeprok.sweeps.spec import Spec
 
 _DIGITS = 6  # of a number that is drawn: what is beyond them may differ between processors
 _LONGEST = 100  # characters of a folder's name, without the hash
@@ -105,7 +108,9 @@ def _points(spec: Spec) -> Iterator[dict[str, Any]]:
 def _settings_at(point: Mapping[str, Any], spec: Spec) -> dict[str, Any]:
     """A trial's settings as a run holds them; raises if its parts have none of a name, or one has another value."""
     algorithm = point["algorithm"]
-    env = point.get("env", ALGORITHMS[algorithm].env)
+    preset = point.get("preset")
+    usual = read_preset(preset) if is_preset_file(preset) else ALGORITHMS[algorithm]
+    env = point.get("env", usual.env)
     known = setting_types(algorithm, env, point.get("network", Config.network))
     settings = {}
     for name, value in point.items():
@@ -117,7 +122,8 @@ def _settings_at(point: Mapping[str, Any], spec: Spec) -> dict[str, Any]:
                 f"{spec.key(name)} is {given}, but it is no setting of {algorithm} on {env}; {hint}"
                 f"'deeprok train {algorithm} --help' lists those that it has"
             )
-        settings[name] = _held(spec.key(name), value, known[name])
+        from_file = name == "preset" and is_preset_file(value)
+        settings[name] = value if from_file else _held(spec.key(name), value, known[name])
     return settings
 
 
@@ -131,23 +137,13 @@ def _held(key: str, value: Any, hint: Any) -> Any:
         for end in value.range[:2]:
             _held(key, end, hint)
         value = value.number(kind is int)
-    if kind is float:
-        value = _with_floats(value)
     inner = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     if get_origin(inner) is tuple and not isinstance(value, tuple):
         raise DeeprokError(
             f"{key} is {shown(value)}, but a value of it is a list, so that its values are a list of lists: "
             f"write [[{value}]]"
         )
-    check_field(key, value, hint, "float64")
-    return value
-
-
-def _with_floats(value: Any) -> Any:
-    """Whole numbers as floats, so that 1 and 1.0 are one setting; too large ones are left, to be refused."""
-    if isinstance(value, tuple):
-        return tuple(map(_with_floats, value))
-    return float(value) if type(value) is int and abs(value) < 2**53 else value
+    return held(key, value, hint)
 
 
 def _words(varies: Mapping[str, Any]) -> str:

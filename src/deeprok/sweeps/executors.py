@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+from deeprok.runs import folder as runs
+from deeprok.runs.settings import Config
 from deeprok.training import jobs
 from deeprok.training.loop import OnInterrupt, Report
 from deeprok.training.workers import Groups, OnEnd, side_by_side
@@ -22,6 +27,41 @@ class Executor(NamedTuple):
 
     slots: int  # how many groups are trained at once
     train: Callable[[Groups, Report, OnInterrupt | None, OnEnd], None]
+
+
+def prepare(
+    wanted: Mapping[Path, tuple[Config, Sequence[int]]], slots: int
+) -> tuple[dict[Path, Config], list[list[Path]]]:
+    """Makes the run folders that are missing, and says which of the unfinished ones are trained together.
+
+    Args:
+      wanted: a folder of seeds -> the settings of its runs, whatever the seed, and their seeds.
+      slots: how many groups are trained at once.
+
+    Returns:
+      The settings of each run folder, and the groups in the order of the folders.
+    """
+    configs: dict[Path, Config] = {}
+    for folder, (config, seeds) in wanted.items():
+        its = {folder / f"seed-{seed}": dataclasses.replace(config, seed=seed) for seed in seeds}
+        together = _groups(config, seeds, its, math.ceil(slots / len(wanted)))
+        for run, own in its.items():
+            runs.ensure(run, own, next((group for group in together if own.seed in group), ()))
+        configs |= its
+    order = {folder: i for i, folder in enumerate(configs)}
+    return configs, sorted(jobs.plan(list(configs), slots), key=lambda group: order[group[0]])
+
+
+def _groups(config: Config, seeds: Sequence[int], folders: Iterable[Path], parts: int) -> list[Sequence[int]]:
+    """Which seeds are trained together: all, unless there are more slots than folders of seeds.
+
+    Groups of runs that are there stay as they were planned, also if only some of them were made before a kill.
+    """
+    if not config.shares_program:
+        return []
+    kept = [group for folder in folders if (group := runs.read_group(folder))]
+    fresh = [seed for seed in seeds if not any(seed in group for group in kept)]
+    return [*kept, *jobs.shares(fresh, parts)]
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from deeprok.core.errors import DeeprokError, shown, unknown
+from deeprok.core.search import Range
 
 #: Trials of a sweep, and runs: trials times seeds.
 MOST_TRIALS = 10_000
@@ -24,14 +25,6 @@ _MOST_BYTES = 1_000_000
 _DEEPEST = 3  # lists in lists: an axis of matrices
 _KEYS = ("algorithm", "env", "seeds", "trials", "design_seed", "settings")
 _SEEDS = 2**32
-
-
-class Range(NamedTuple):
-    """Where a random design draws a number from, both ends included."""
-
-    low: float
-    high: float
-    log: bool = False  # whether its logarithm is uniform
 
 
 #: The values of an axis; a single one is fixed.
@@ -93,8 +86,8 @@ def _parse(written: dict[str, Any], origin: str) -> Spec:
             also = "" if name == "env" else ", beside [settings]"
             key = "seeds" if name == "seed" else name
             raise DeeprokError(f"{origin}: settings.{name} is given; it must be given once, as {key}{also}")
-    axes = {name: _axis(f"{origin}: {name}", value) for name, value in given.items()}
-    axes |= {str(name): _axis(f"{origin}: settings.{name}", value) for name, value in settings.items()}
+    axes = {name: read_axis(f"{origin}: {name}", value) for name, value in given.items()}
+    axes |= {str(name): read_axis(f"{origin}: settings.{name}", value) for name, value in settings.items()}
     spec = Spec(
         origin,
         {**written, **({"settings": dict(settings)} if settings else {})},
@@ -107,7 +100,8 @@ def _parse(written: dict[str, Any], origin: str) -> Spec:
     return spec
 
 
-def _axis(key: str, value: Any) -> Axis:
+def read_axis(key: str, value: Any) -> Axis:
+    """The values of an axis, or the range that a table says; raises with its key if it is neither."""
     if isinstance(value, Mapping):
         return _range(key, value)
     if not isinstance(value, list | tuple):

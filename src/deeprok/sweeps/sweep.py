@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -25,7 +25,7 @@ from deeprok.core.files import write_atomically
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config
 from deeprok.sweeps.design import Trial, is_trial_name, make_trials
-from deeprok.sweeps.executors import Executor, local
+from deeprok.sweeps.executors import Executor, local, prepare
 from deeprok.sweeps.on_ray import Resources, on_ray
 from deeprok.sweeps.spec import Spec, read_spec
 from deeprok.training import jobs as processes
@@ -167,7 +167,7 @@ def run_sweep(
       on_interrupt: called when the sweep is interrupted, at once.
     """
     trials = make_trials(spec)
-    _refuse_foreign(out)  # all of it before anything is written
+    runs.refuse_foreign(out, SUMMARY, "sweep")  # all of it before anything is written
     with runs.own_folder(out):
         board = _Board(out, spec, trials)
         board.write()
@@ -180,16 +180,6 @@ def run_sweep(
         finally:
             board.write()
     return board.result()
-
-
-def _refuse_foreign(out: Path) -> None:
-    """Raises if a folder holds something that is no sweep."""
-    try:
-        inside = [name for name in os.listdir(out) if not name.startswith(".")] if out.is_dir() else []
-    except OSError as error:
-        raise DeeprokError(f"can't look into the folder {out}: {error.strerror}") from error
-    if inside and SUMMARY not in inside:
-        raise DeeprokError(f"{out} is not empty and holds no {SUMMARY}; choose another folder for the sweep")
 
 
 class _Board:
@@ -255,16 +245,9 @@ def _remarks(board: _Board) -> Iterator[str]:
 def _train(board: _Board, executor: Executor, console: Console, on_interrupt: OnInterrupt | None) -> None:
     """Trains the trials that are not finished."""
     left = [trial for trial in board.trials if not board.finished(trial)]
-    configs: dict[Path, Config] = {}
-    trial_of: dict[Path, Trial] = {}
-    for trial in left:
-        its = board.runs(trial)
-        together = _groups(trial, its, math.ceil(executor.slots / len(left)))
-        for folder, config in its.items():
-            runs.ensure(folder, config, next((group for group in together if config.seed in group), ()))
-            configs[folder], trial_of[folder] = config, trial
-    order = {folder: i for i, folder in enumerate(configs)}
-    groups = sorted(processes.plan(list(configs), executor.slots), key=lambda group: order[group[0]])
+    prepared = prepare({board.folders[trial.digest]: (trial.config, trial.seeds) for trial in left}, executor.slots)
+    configs, groups = prepared
+    trial_of = {folder: trial for trial in left for folder in board.runs(trial)}
     work = {trial.digest: _work(trial.config) for trial in left}
     advance = Advance(configs, lambda config: work[config.digest()])
     with work_bar(console, advance.left, _what(board)) as done:
@@ -281,18 +264,6 @@ def _train(board: _Board, executor: Executor, console: Console, on_interrupt: On
                 board.write()
 
         executor.train(groups, report, on_interrupt, on_end)
-
-
-def _groups(trial: Trial, folders: Iterable[Path], parts: int) -> list[Sequence[int]]:
-    """Which seeds of a trial are trained together: all, unless there are more processes than trials.
-
-    Groups of runs that are there stay as they were planned, also if only some of them were made before a kill.
-    """
-    if not trial.config.shares_program:
-        return []
-    kept = [group for folder in folders if (group := runs.read_group(folder))]
-    fresh = [seed for seed in trial.seeds if not any(seed in group for group in kept)]
-    return [*kept, *processes.shares(fresh, parts)]
 
 
 def _work(config: Config) -> float:

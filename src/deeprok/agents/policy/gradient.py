@@ -39,6 +39,7 @@ from deeprok.agents.policy.steps import (
 from deeprok.core.errors import DeeprokError, shown
 from deeprok.core.fields import Count, Fraction, InnerFraction, NotNegative, Positive, Probability, added, at_least
 from deeprok.core.pytree import pytree_dataclass
+from deeprok.core.search import Range, Space
 from deeprok.environments.base import Model, in_jax, with_model
 from deeprok.environments.rollout import Step, play_trajectories
 from deeprok.estimators import Fit, KalmanConfig, block, ekf, gradient
@@ -404,6 +405,12 @@ def _check(task: Task) -> None:
         parse_values(settings.target, task.env.nominal, "target")
 
 
+def _search(settings: PolicySettings) -> Space:
+    ppo: Space = {"learning_rate": Range(1e-4, 1e-2, log=True), "clip": Range(0.1, 0.3), "epochs": (4, 10, 20)}
+    step: Space = ppo if settings.inner == "ppo" else {"kl_bound": Range(1e-3, 0.1, log=True)}
+    return {**step, "gae_lambda": Range(0.9, 1.0), "trajectories": (60, 120, 240)}
+
+
 PART = LearnerPart(
     settings=PolicySettings,
     presets={"paper": PolicySettings(), "tuned": PolicySettings(inner="ppo", trajectories=60, minibatches=2)},
@@ -413,4 +420,5 @@ PART = LearnerPart(
     },
     make=make_policy_gradient,
     check=_check,
+    search=_search,
 )

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from deeprok.agents.targets.base import TargetPart
 from deeprok.core.fields import Finite, Natural, OneOf
+from deeprok.core.search import Space
 from deeprok.uncertainty import SETS
 
 Weigh = Literal["trajectories", "models"]
@@ -93,6 +94,11 @@ def _check(settings: WorstTrajectoriesSettings, has_posterior: bool) -> None:
     SETS[settings.trajectory_set].check_level(settings.trajectory_level, "trajectory_level")
 
 
+def _search(settings: WorstTrajectoriesSettings) -> Space:
+    levels = SETS[settings.trajectory_set].levels
+    return {"trajectory_level": levels} if levels else {}
+
+
 MEAN_RETURN = TargetPart(
     settings=MeanReturnSettings,
     presets={"paper": MeanReturnSettings(), "tuned": MeanReturnSettings()},
@@ -107,5 +113,6 @@ WORST_TRAJECTORIES = TargetPart(
     make=_worst_trajectories,
     robust=True,
     check=_check,
+    search=_search,
     learner="policy_gradient",
 )

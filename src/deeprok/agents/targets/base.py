@@ -13,6 +13,7 @@ from deeprok.agents.clock import Clock
 from deeprok.agents.network import Network
 from deeprok.core.errors import DeeprokError
 from deeprok.core.fields import Count, Finite, OneOf, Probability, added
+from deeprok.core.search import Range, Searched, Space, nothing_searched
 from deeprok.environments.base import Transition
 from deeprok.estimators.base import Observation
 from deeprok.uncertainty import SETS, WorstCase
@@ -63,6 +64,7 @@ class TargetPart(NamedTuple):
       presets: preset -> its settings; where there are none, the defaults.
       check: `(settings, has_posterior) -> None`; raises where settings don't fit each other or the estimator.
       learner: the learner that it is a target of.
+      search: `settings -> Space`, what `deeprok tune` tries for its settings and for those of the run that go with it.
     """
 
     settings: type[Any]
@@ -71,6 +73,7 @@ class TargetPart(NamedTuple):
     presets: Mapping[str, Any] = {}
     check: Callable[[Any, bool], None] = _nothing
     learner: str = "q_learning"
+    search: Callable[[Any], Space] = nothing_searched
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,14 @@ def check_ambiguity(settings: AmbiguitySettings, has_posterior: bool) -> None:
         SETS[settings.robust_set].check_level(settings.level_start, "level_start")
     if settings.confidence == "spread" and not has_posterior:
         raise DeeprokError("confidence is 'spread', but the estimator has no posterior; use 'time' instead")
+
+
+def search_ambiguity(settings: AmbiguitySettings) -> Space:
+    """What is tried for the level of the set, its schedule, and the models that it is a set over."""
+    found: dict[str, Searched] = {"models": Range(4, 20, log=True), "edges": Range(0.0, 0.6)}
+    levels = SETS[settings.robust_set].levels
+    found |= {"robust_level": levels} if levels else {}
+    return found | ({"level_fraction": Range(0.1, 0.8)} if settings.level_fraction else {})
 
 
 def level_schedule(settings: AmbiguitySettings) -> Callable[[Clock, jax.Array], Level]:

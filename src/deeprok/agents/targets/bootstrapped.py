@@ -23,8 +23,10 @@ from deeprok.agents.targets.base import (
     action_value,
     check_ambiguity,
     level_schedule,
+    search_ambiguity,
 )
 from deeprok.core.fields import Count, Share, added
+from deeprok.core.search import Range, Space
 from deeprok.environments.base import Transition
 from deeprok.estimators.base import Observation
 from deeprok.uncertainty import SETS, WorstCase
@@ -145,6 +147,13 @@ def _worst_case(settings: WorstCaseSettings, network: Network, discount: float) 
     )
 
 
+def _search(settings: BootstrapSettings) -> Space:
+    if settings.target_rate < 1.0:
+        return {"target_rate": Range(1e-3, 0.1, log=True)}
+    # Copied in every step it is the averaged weights themselves.
+    return {"target_period": Range(100, 5000, log=True)} if settings.target_period > 1 else {}
+
+
 #: A target network that follows the weights slowly.
 _SOFT: dict[str, Any] = {"target_period": 1, "target_rate": 0.005}
 
@@ -157,6 +166,7 @@ NOMINAL = TargetPart(
     },
     make=_nominal,
     robust=False,
+    search=_search,
 )
 
 WORST_CASE = TargetPart(
@@ -169,4 +179,5 @@ WORST_CASE = TargetPart(
     make=_worst_case,
     robust=True,
     check=check_ambiguity,
+    search=lambda settings: {**_search(settings), **search_ambiguity(settings)},
 )

@@ -23,6 +23,7 @@ from deeprok.agents.targets.base import (
     TargetPart,
     check_ambiguity,
     level_schedule,
+    search_ambiguity,
 )
 from deeprok.agents.targets.bootstrapped import max_value, robust_target
 from deeprok.core.pytree import pytree_dataclass
@@ -154,4 +155,5 @@ ROBUST_DIFFERENCE = TargetPart(
     make=_robust_difference,
     robust=True,
     check=check_ambiguity,
+    search=search_ambiguity,
 )

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from deeprok.core.errors import DeeprokError
+from deeprok.core.search import Range
 from deeprok.uncertainty.sets.shared_budget import SharedBudget
 
 Level = float | jax.Array
@@ -59,6 +60,7 @@ class AmbiguitySet(NamedTuple):
       shared: the set's own method for a budget shared by actions, if it has one; a `tangent` is enough.
       worst_values: `(columns [M, R], values [M], level [R]) -> [R]`, the values of R worst cases with the same
         `values`, if there is a faster way than one by one.
+      levels: levels of a robust target that `deeprok tune` tries; None for none.
     """
 
     worst_case: Callable[..., WorstCase]
@@ -73,6 +75,7 @@ class AmbiguitySet(NamedTuple):
     tangent: Callable[..., Tangent] | None = None
     shared: SharedBudget | None = None
     worst_values: Callable[[jax.Array, jax.Array, jax.Array], jax.Array] | None = None
+    levels: Range | None = None
 
     @property
     def has_level(self) -> bool:

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from deeprok.core.search import Range
 from deeprok.uncertainty.sets.base import (
     AmbiguitySet,
     Level,
@@ -270,6 +271,7 @@ KL = AmbiguitySet(
     reach="support",
     level_rules=("likelihood_ratio",),
     shared=by_prices(_tilt_kl, keeps_support=True),
+    levels=Range(0.02, 2.0, log=True),
 )
 BURG = AmbiguitySet(
     burg,
@@ -278,6 +280,7 @@ BURG = AmbiguitySet(
     reach="worst",
     level_rules=("anytime_likelihood", "likelihood_ratio"),
     shared=by_prices(_tilt_burg, keeps_support=False),
+    levels=Range(0.02, 2.0, log=True),
 )
 ENTROPIC = AmbiguitySet(
     entropic,

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok.core.errors import DeeprokError
+from deeprok.core.search import Range
 from deeprok.uncertainty.sets.base import (
     AmbiguitySet,
     Level,
@@ -146,11 +147,20 @@ def _tilt_chi2(p: jax.Array, above: jax.Array, price: jax.Array) -> Tilt:
 ELLIPSOID = AmbiguitySet(
     ellipsoid, radius_check("ellipsoid"), nominal_level=0.0, reach="all", tangent=ellipsoid_tangent
 )
-L2 = AmbiguitySet(l2, radius_check("l2"), nominal_level=0.0, reach="all", weighted=ELLIPSOID, tangent=l2_tangent)
+L2 = AmbiguitySet(
+    l2,
+    radius_check("l2"),
+    nominal_level=0.0,
+    reach="all",
+    weighted=ELLIPSOID,
+    tangent=l2_tangent,
+    levels=Range(0.05, 0.9),
+)
 CHI2 = AmbiguitySet(
     chi2,
     radius_check("chi2"),
     nominal_level=0.0,
     reach="support",
     shared=by_prices(_tilt_chi2, keeps_support=True),
+    levels=Range(0.05, 5.0, log=True),
 )

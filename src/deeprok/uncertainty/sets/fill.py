@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok.core.errors import DeeprokError
+from deeprok.core.search import Range
 from deeprok.uncertainty.sets.base import (
     AmbiguitySet,
     Level,
@@ -320,6 +321,7 @@ CVAR = AmbiguitySet(
     level_check("cvar", lambda level: 0.0 < level <= 1.0, "a fraction above 0 and at most 1"),
     nominal_level=1.0,
     reach="support",
+    levels=Range(0.05, 0.8),
 )
 CONTAMINATION = AmbiguitySet(
     contamination,
@@ -327,6 +329,7 @@ CONTAMINATION = AmbiguitySet(
     nominal_level=0.0,
     reach="worst",
     tangent=contamination_tangent,
+    levels=Range(0.05, 0.9),
 )
 L1 = AmbiguitySet(
     l1,
@@ -337,6 +340,7 @@ L1 = AmbiguitySet(
     weighted=WEIGHTED_L1,
     shared=SharedBudget(l1_best_policy, l1_of_policy),
     worst_values=l1_rows,
+    levels=Range(0.1, 1.8),
 )
 TV = AmbiguitySet(
     tv,
@@ -345,6 +349,7 @@ TV = AmbiguitySet(
     reach="worst",
     shared=SharedBudget(_half(l1_best_policy), _half(l1_of_policy)),
     worst_values=_tv_rows,
+    levels=Range(0.05, 0.9),
 )
 LINF = AmbiguitySet(
     linf,
@@ -353,4 +358,5 @@ LINF = AmbiguitySet(
     reach="all",
     level_rules=("anytime_linf", "entrywise"),
     tangent=linf_tangent,
+    levels=Range(0.02, 0.5),
 )
