@@ -69,11 +69,13 @@ def _what_was_tried(found: Tuning) -> str:
     task, record, options = found.task, found.record, found.task.options
     box = task.base.make_box(task.base.make_env())
     models = f"{options.held_out} models drawn from the box" if box else "the nominal model"
-    rungs = ", ".join(f"{rung.fraction:.3g} of the budget with {rung.seeds} seeds" for rung in task.rungs)
+    rungs = ", ".join(
+        f"{100 * rung.fraction:.3g} % with {rung.seeds} {'seed' if rung.seeds == 1 else 'seeds'}" for rung in task.rungs
+    )
     finished = sum(trial.state == "finished" for trial in record.trials)
     return (
         f"{task.base.algorithm} on {task.base.env}: {len(record.trials)} trials in {record.seconds / 60:.1f} minutes, "
-        f"{finished} of them with all of the budget ({rungs}); score: {SHOWN[options.metric][0]}, "
+        f"{finished} of them with all of their budget (rungs: {rungs}); score: {SHOWN[options.metric][0]}, "
         f"on {models}, {options.episodes} episodes each, ε {options.epsilon:g}"
     )
 

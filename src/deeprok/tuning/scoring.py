@@ -25,7 +25,7 @@ _TAIL = 0.1
 _LUCK = 20170309
 
 
-class Test(NamedTuple):
+class Models(NamedTuple):
     """Models, and how they are played."""
 
     models: dict[str, np.ndarray]  # name -> [K], of every parameter
@@ -33,7 +33,7 @@ class Test(NamedTuple):
     luck: int  # seed of the random numbers
 
 
-def reported(task: Task) -> Test:
+def reported(task: Task) -> Models:
     """The models of the report: the grid of `deeprok evaluate`; of an environment without a box the nominal one."""
     env = task.base.make_env()
     options = task.options
@@ -42,13 +42,13 @@ def reported(task: Task) -> Test:
     if not dataclasses.fields(env.nominal) and isinstance(env, Environment):
         raise DeeprokError(f"{task.base.env} has no parameter, so that its models can't be told apart; give it one")
     if options.grid is None and not box:
-        return Test(nominal_models(env, 1), options.test_episodes, 0)
+        return Models(nominal_models(env, 1), options.test_episodes, 0)
     axes = default_axes(box) if options.grid is None else read_grid(options.grid, env.nominal)
     cells = {name: values[:-1] for name, values in grid_cells(env, axes).items()}
-    return Test(cells, options.test_episodes, 0)
+    return Models(cells, options.test_episodes, 0)
 
 
-def held_out(task: Task) -> Test:
+def held_out(task: Task) -> Models:
     """The models that settings are scored on while tuning: drawn from the box, none of them on the reported grid.
 
     Each parameter has an arcsine distribution between its ends, which lies most densely near them, where policies fail
@@ -60,7 +60,7 @@ def held_out(task: Task) -> Test:
     assert options.episodes
     box = task.base.make_box(env)
     if not box:
-        return Test(nominal_models(env, 1), options.episodes, _LUCK)
+        return Models(nominal_models(env, 1), options.episodes, _LUCK)
     count, others = options.held_out, reported(task).models
     places = np.random.default_rng([_LUCK, options.seed]).random((2 * count, len(box)))
     drawn = {
@@ -74,7 +74,7 @@ def held_out(task: Task) -> Test:
         for i, model in enumerate(zip(*(values.tolist() for values in models.values()), strict=True))
         if model not in taken
     ]
-    return Test({name: values[free[:count]] for name, values in models.items()}, options.episodes, _LUCK)
+    return Models({name: values[free[:count]] for name, values in models.items()}, options.episodes, _LUCK)
 
 
 def metric_of(returns: np.ndarray, threshold: float, metric: Metric) -> float:
@@ -97,7 +97,7 @@ def metric_of(returns: np.ndarray, threshold: float, metric: Metric) -> float:
 class Scorer:
     """Plays trained runs with their best weights, as `deeprok evaluate` does."""
 
-    def __init__(self, task: Task, test: Test) -> None:
+    def __init__(self, task: Task, test: Models) -> None:
         self._metric, self._epsilon, self._test = task.options.metric, task.options.epsilon, test
         self._players: dict[Any, tuple[AnyEnvironment, Callable[..., np.ndarray]]] = {}  # compiled once a network
 

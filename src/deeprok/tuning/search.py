@@ -22,8 +22,8 @@ from deeprok.tuning.task import Rung, Task, is_whole, presets_of, seconds_of
 
 _MARGIN = 1.3  # how much longer than estimated what follows the search may take
 
-#: Called with what is done at the moment, and the seconds since the last call.
-Tell = Callable[[str], None]
+#: Called with what is being done, and how many trials have ended.
+Tell = Callable[[str, int], None]
 
 
 class Job(NamedTuple):
@@ -201,16 +201,17 @@ class Search:
         """Trains what is not finished, and scores all of it."""
         if not jobs:
             return []
-        self._tell(what)
+        ended = sum(trial.state != "running" for trial in self.record.trials)
+        self._tell(what, ended)
         problems: dict[Path, list[str]] = {}
         configs, groups = prepare({job.folder: (job.config, job.seeds) for job in jobs}, self._executor.slots)
 
         def on_end(group: Sequence[Path], said: Sequence[str]) -> None:
             problems.setdefault(group[0].parent, []).extend(said)
-            self._tell(what)
+            self._tell(what, ended)
 
         if groups:
-            self._executor.train(groups, lambda folder, line: self._tell(what), self._on_interrupt, on_end)
+            self._executor.train(groups, lambda folder, line: self._tell(what, ended), self._on_interrupt, on_end)
         found = []
         for job in jobs:
             folders = [job.folder / f"seed-{seed}" for seed in job.seeds]
@@ -221,7 +222,7 @@ class Search:
                 found.append(Scored(scorer(job.config, folders)))
             except DeeprokError as error:
                 found.append(Scored((), str(error)))
-            self._tell(what)
+            self._tell(what, ended)
         return found
 
 

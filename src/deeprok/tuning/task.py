@@ -224,7 +224,9 @@ def _read(name: str, given: Any, hint: Any) -> Searched:
 
 def _with(searched: Searched, value: Any) -> Searched:
     """A choice has the value of the preset too, since the search begins there."""
-    if isinstance(searched, Range) or value in searched:
+    if isinstance(searched, Range):
+        return searched
+    if value in searched:
         return searched
     longer = (*searched, value)
     numbers = all(isinstance(each, int | float | tuple) and not isinstance(each, bool) for each in longer)
@@ -248,7 +250,7 @@ def check_options(options: Options) -> None:
         value, highest = getattr(options, name), most.get(name, _MOST)
         if value is not None and not (type(value) is int and lowest <= value <= highest):
             raise DeeprokError(f"{name} is {shown(value)}; it must be a whole number from {lowest} to {highest}")
-    if not (isinstance(options.epsilon, int | float) and 0 <= options.epsilon <= 1):
+    if not 0 <= options.epsilon <= 1:
         raise DeeprokError(f"epsilon is {shown(options.epsilon)}; it must be a probability between 0 and 1")
     if not (type(options.seed) is int and 0 <= options.seed <= 2**31):
         raise DeeprokError(f"seed is {shown(options.seed)}; it must be a whole number from 0 to {2**31}")

@@ -152,14 +152,15 @@ def run_tuning(
 
         save(record)
         total = stop["budget"] or float(stop["trials"])
+        began = time.monotonic() - record.seconds
         with executor as entered, work_bar(console, total, "the presets") as done:
-            last = time.monotonic() - record.seconds if stop["budget"] else time.monotonic()
+            shown = 0.0
 
-            def tell(what: str) -> None:
-                nonlocal last
-                now = time.monotonic()
-                done(what, now - last if stop["budget"] else 0.0)
-                last = now
+            def tell(what: str, ended: int) -> None:
+                nonlocal shown
+                reached = time.monotonic() - began if stop["budget"] else float(ended)
+                done(what, reached - shown)
+                shown = reached
 
             under_way = Search(task, record, out, entered, save, tell, on_interrupt)
             try:
