@@ -160,3 +160,40 @@ def test_a_sweep_that_is_interrupted_goes_on(tmp_path: Path, environment: Any, u
     assert "stopped; what was trained is saved, go on with the same command" in errors
     finish(start(command, out, environment))
     assert sweep_contents(out) == undisturbed_sweep
+
+
+# --- tuning -------------------------------------------------------------------------------------------------------
+
+TUNE = (
+    "tune rtd_dqn --env ferry --trials 5 --preset tuned --rungs 2 --seeds 2 --finalists 2 --fresh 2 --test-episodes 5 "
+    "--search learning_rate batch_size --fix episodes=60 hidden=[4] warm_up=20 chunk_steps=20 trial_models=4 "
+    "--held-out 8 --jobs 2 --out"
+)
+
+
+def tune_contents(out: Path) -> dict[str, Any]:
+    """All but the time it took."""
+    found = json.loads((out / "tuning.json").read_text())
+    for each in (found, *found["presets"], *found["finalists"], found["winner"]):
+        each["seconds"] = None
+    return {"record": found, "preset": (out / "preset.toml").read_text()}
+
+
+@pytest.mark.slow
+def test_a_tuning_killed_three_times_ends_as_an_undisturbed_one(tmp_path: Path, environment: Any) -> None:
+    finish(start(TUNE, tmp_path / "undisturbed", environment))
+    out, chance = tmp_path / "out", random.Random("tune")
+    for i, how in enumerate(("parent", "all", "writing")):
+        process = start(TUNE, out, environment)
+        assert kill(process, how, out, chance), f"it was over before kill {i}"
+        process.stderr.close()
+    process = start(TUNE, out, environment)
+    wait_for(lambda: sizes(out), process, 0.02)
+    process.send_signal(signal.SIGINT)
+    errors = process.communicate(timeout=120)[1].decode()
+    assert process.returncode == 130
+    assert "stopped; what was trained is saved, go on with the same command" in errors
+    finish(start(TUNE, out, environment))
+    assert tune_contents(out) == tune_contents(tmp_path / "undisturbed")
+    finish(start(f"train rtd_dqn --preset {out / 'preset.toml'} --out", tmp_path / "run", environment))
+    assert (tmp_path / "run" / "config.json").exists()
