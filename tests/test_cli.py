@@ -488,8 +488,8 @@ HELPS: dict[str, set[str]] = {
     "plot": {"kind", "out", "grid", "episodes", "name"},
     "render": {"at", "out", "seed", "steps", "epsilon", "fps", "keep", "size"},
     "tune": {
-        *("env", "budget", "trials", "metric", "preset", "fix", "search", "space", "out", "seeds", "rungs", "finalists"),
-        *("fresh", "held_out", "episodes", "grid", "test_episodes", "epsilon", "seed", "jobs", "json"),
+        *("env", "budget", "trials", "metric", "preset", "fix", "search", "space", "out", "seeds", "rungs"),
+        *("finalists", "fresh", "held_out", "episodes", "grid", "test_episodes", "epsilon", "seed", "jobs", "json"),
     },
     "sweep": {"out", "executor", "jobs", "address", "cpus", "gpus", "memory"},
     "reproduce": {"seeds", "preset", "out", "full", "resume", "episodes", "jobs"},

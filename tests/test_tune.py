@@ -303,6 +303,21 @@ def test_a_drawn_model_that_the_report_has_is_left_out() -> None:
     assert {drawn[0], drawn[2], drawn[3]} <= set(again)
 
 
+def test_without_a_box_there_is_the_nominal_model_and_other_random_numbers() -> None:
+    task = task_of("ddqn", "own_parts:UNBOXED")
+    tuned, told = held_out(task), reported(task)
+    nominal = task.base.make_env().nominal
+    assert tuned.models == told.models == {f.name: [getattr(nominal, f.name)] for f in dataclasses.fields(nominal)}
+    assert tuned.luck != told.luck
+
+
+def test_simulators_have_fewer_models_and_episodes() -> None:
+    in_jax, simulated = task_of().options, task_of("ddqn_dr", "Acrobot-v1").options
+    assert (in_jax.held_out, in_jax.episodes, in_jax.test_episodes) == (64, 10, 100)
+    assert (simulated.held_out, simulated.episodes, simulated.test_episodes) == (16, 2, 10)
+    assert task_of("ddqn_dr", "Acrobot-v1", held_out=5, episodes=7, test_episodes=9).options[9:13] == (7, None, 9, 0.1)
+
+
 def test_seeds_of_the_search_the_finalists_and_the_report_are_disjoint() -> None:
     task = task_of(seed=7, seeds=100, fresh=1000)
     groups = [set(task.tuning_seeds(rung)) for rung in task.rungs]

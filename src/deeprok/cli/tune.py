@@ -50,7 +50,7 @@ class Tune:
     """Settings to try, at most."""
     metric: Metric = "worst"
     """The score: the mean return on the worst model, on the worst tenth of them, or over all of them; or success."""
-    preset: str = "default"
+    preset: Annotated[str, tyro.conf.arg(metavar="NAME")] = "default"
     """The preset that the search begins with, and whose values all other settings have."""
     fix: Annotated[list[str], _WORDS] = field(default_factory=list)
     """Settings that all runs have, also those of the presets that the winner is compared with."""
