@@ -187,8 +187,8 @@ def test_a_tuning_killed_three_times_ends_as_an_undisturbed_one(tmp_path: Path, 
         process = start(TUNE, out, environment)
         assert kill(process, how, out, chance), f"it was over before kill {i}"
         process.stderr.close()
-    process = start(TUNE, out, environment)
-    wait_for(lambda: sizes(out), process, 0.02)
+    process, before = start(TUNE, out, environment), sizes(out)
+    wait_for(lambda: sizes(out) != before, process, 0.02)
     process.send_signal(signal.SIGINT)
     errors = process.communicate(timeout=120)[1].decode()
     assert process.returncode == 130

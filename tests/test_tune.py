@@ -529,6 +529,20 @@ def test_where_all_fail_this_is_said(play: Any) -> None:
         play(fails)
 
 
+def test_a_winner_that_is_the_preset_is_said_to_be(play: Any) -> None:
+    found = play(
+        lambda config, seed: float(config.estimator.learning_rate == 1e-3) + 0.01 * (seed % 7),
+        search={"learning_rate": None},
+    )
+    assert found.settings == {"learning_rate": 1e-3}
+    sentences = {one.preset: one.sentence for one in found.comparisons}
+    assert (
+        sentences["default"]
+        == "the winner has the settings of preset default: the search has found none that do better"
+    )
+    assert "settings of" not in sentences["tuned"]
+
+
 def test_a_winner_that_is_worse_is_said_to_be(play: Any, capsys: pytest.CaptureFixture[str]) -> None:
     def deceived(config: Config, seed: int) -> float:
         return by_rate(config, seed) if seed < 1000 else -by_rate(config, seed)

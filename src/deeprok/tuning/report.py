@@ -72,11 +72,12 @@ def _what_was_tried(found: Tuning) -> str:
     rungs = ", ".join(
         f"{100 * rung.fraction:.3g} % with {rung.seeds} {'seed' if rung.seeds == 1 else 'seeds'}" for rung in task.rungs
     )
+    count = len(record.trials)
     finished = sum(trial.state == "finished" for trial in record.trials)
     return (
-        f"{task.base.algorithm} on {task.base.env}: {len(record.trials)} trials in {record.seconds / 60:.1f} minutes, "
-        f"{finished} of them with all of their budget (rungs: {rungs}); score: {SHOWN[options.metric][0]}, "
-        f"on {models}, {options.episodes} episodes each, ε {options.epsilon:g}"
+        f"{task.base.algorithm} on {task.base.env}: {count} {'trial' if count == 1 else 'trials'} in "
+        f"{record.seconds / 60:.1f} minutes, {finished} of them with all of their budget (rungs: {rungs}); score: "
+        f"{SHOWN[options.metric][0]}, on {models}, {options.episodes} episodes each, ε {options.epsilon:g}"
     )
 
 

@@ -156,7 +156,10 @@ def _compared(found: Tuning, winner: Rerun, preset: Rerun) -> Compared:
     )
     low, high = gap.interval or (float("nan"), float("nan"))
     shown = f"by {said(gap, metric)} on {count} fresh seeds"
-    if low > 0:
+    same = found.task.preset(preset.name).flat() | {"preset": found.task.options.preset}
+    if found.task.config(winner.settings).flat() == same:
+        sentence = f"the winner has the settings of {name}: the search has found none that do better"
+    elif low > 0:
         sentence = f"the winner is better than {name}, {shown}; their intervals {'do not' if apart else ''} overlap"
     elif high < 0:
         sentence = f"the winner is worse than {name}, {shown}: train with the preset instead"

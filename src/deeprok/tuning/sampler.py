@@ -14,6 +14,7 @@ that it depends on the records, the seed and its number alone: a tuning that was
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -163,7 +164,7 @@ def importances(
 ) -> dict[str, float] | None:
     """How much each setting matters for the score at the first rung, where all were trained alike; PED-ANOVA.
 
-    They are shares, which add up to 1. None where there are too few scores, or all are equal.
+    They are shares, which add up to 1. None where there are too few scores, or too many are equal.
     """
     scores = {trial.number: trial.rungs[0].mean for trial in trials if trial.rungs}
     known = [score for score in scores.values() if score is not None]
@@ -186,5 +187,10 @@ def importances(
             )
             study.add_trial(made)
     evaluator = package.importance.PedAnovaImportanceEvaluator()
-    found = package.importance.get_param_importances(study, evaluator=evaluator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        try:
+            found = package.importance.get_param_importances(study, evaluator=evaluator)
+        except UserWarning:  # so many scores are equal that the best are all of them
+            return None
     return {name: float(share) for name, share in found.items() if np.isfinite(share)} or None
