@@ -150,7 +150,7 @@ def _train_group(
                 continue
             if not active:
                 break
-            began = time.monotonic()
+            began, used = time.monotonic(), time.process_time()
             try:
                 if search_all:
                     states, best = search_all(states, best, {i: seeds[i] for i in active}, interrupted.is_set)
@@ -193,6 +193,7 @@ def _train_group(
             spread = measure(states.agent.belief)
             before, steps = steps, np.array(states.steps)
             seconds = time.monotonic() - began
+            share = (time.process_time() - used) / len(active)  # of the processor time, for each run
             for i in active:
                 folder = places[i]
                 problem = breakdown(states, log, spread, i, program.learner, config.env)
@@ -203,6 +204,7 @@ def _train_group(
                     broken[i] = f"{where} {problem}, in a new run ({left})"
                     continue
                 line = metrics_line(states, log, spread, i, program.learner, config.budget, seconds)
+                line["processor_seconds"] = round(share, 3)
                 if i in due:
                     line["trial_return"] = float(scores[i])
                 if returns[i]:
