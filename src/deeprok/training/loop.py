@@ -28,6 +28,7 @@ from deeprok.evaluation.calibration import make_correction
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config
+from deeprok.tracking.track import Report as Report
 from deeprok.training import host, scan
 from deeprok.training.adversary import StoppedError, make_adversary, on_found
 from deeprok.training.best import (
@@ -44,9 +45,6 @@ from deeprok.training.best import (
 from deeprok.training.found import news
 from deeprok.training.health import breakdown, make_spread, metrics_line
 from deeprok.training.scan import Program, RunState
-
-#: Called after each chunk with the folder and the line added to its `metrics.jsonl`.
-Report = Callable[[Path, dict[str, Any]], None]
 
 #: Called with 1 when a training is first asked to stop, which it does after the chunk, with 2 the next time, …
 OnInterrupt = Callable[[int], None]
