@@ -10,15 +10,9 @@ import numpy as np
 from deeprok.evaluation.statistics import Estimate as Estimate
 from deeprok.evaluation.statistics import difference as difference
 from deeprok.evaluation.statistics import estimate as estimate
+from deeprok.evaluation.statistics import iqm as iqm
 from deeprok.evaluation.statistics import mean_of as mean_of
 from deeprok.evaluation.statistics import probability_of_improvement as probability_of_improvement
-
-
-def iqm(scores: np.ndarray, axis: int = -1) -> np.ndarray:
-    """The interquartile mean: a quarter of the scores, rounded down, is left out at either end."""
-    from scipy import stats  # here, since it would take half a second of every command's start
-
-    return stats.trim_mean(scores, 0.25, axis=axis)
 
 
 def ratio_of_iqms(first: np.ndarray, second: np.ndarray, axis: int = -1) -> np.ndarray:

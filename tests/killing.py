@@ -66,7 +66,7 @@ def contents(out: Path) -> list[Any]:
         tensors = safetensors.numpy.load_file(folder / runs.CHECKPOINT)
         lines = [json.loads(line) for line in (folder / runs.METRICS).read_text().splitlines()]
         found.append({name: value.tobytes() for name, value in tensors.items()})
-        found.append([{**line, "seconds": None} for line in lines])
+        found.append([{**line, "seconds": None, "processor_seconds": None} for line in lines])
     return found
 
 

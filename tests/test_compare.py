@@ -398,8 +398,8 @@ def test_the_command(
     assert found["stored"]  # by the command before
     assert (found["episodes"], found["epsilon"], found["runs"][0]["keep"]) == (20, 0.2, "last")
     refused = {
-        ("compare", names(agents)[0]): "two RUN or more must be given",
-        ("compare",): "two RUN or more must be given",
+        ("compare", names(agents)[0]): "two DIR or more must be given",
+        ("compare",): "two DIR or more must be given",
         (*words, "--plot", "x.gif"): "plot is x.gif; it must end with",
         (*words, "--plot", "x.png", "--grid", "force=1,gravity=9,cart_mass=1"): "plot draws one or two parameters, but",
         (*words, "--grid", "forse=1:2:2"): "did you mean 'force'",

@@ -43,7 +43,7 @@ def in_this_process(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def contents(folder: Path) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
     """Every tensor, and the metrics but for the time they took."""
     tensors = safetensors.numpy.load_file(folder / runs.CHECKPOINT)
-    lines = [{**line, "seconds": None} for line in runs.read_metrics(folder)]
+    lines = [{**line, "seconds": None, "processor_seconds": None} for line in runs.read_metrics(folder)]
     return {name: value.tobytes() for name, value in tensors.items()}, lines
 
 

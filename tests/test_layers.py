@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 
 #: Lowest first: a module imports from its own layer and from those before it.
 LAYERS = (
-    *("core", "environments", "uncertainty", "identification", "estimators", "agents", "runs", "plot"),
+    *("core", "environments", "uncertainty", "identification", "estimators", "agents", "runs", "tracking", "plot"),
     *("evaluation", "training", "sweeps", "tuning", "cli"),
 )
 #: Beside the layers: what `deeprok.tabular` may import, which nothing but the command line imports.
@@ -35,6 +35,8 @@ IMPORT_MODULE = {
     "deeprok.cli.reproduce": "the studies, which are no part of the package and need not be there",
     "deeprok.tabular.gymnasium": "Gymnasium, which need not be installed",
     "deeprok.environments.mujoco": "MuJoCo, which need not be installed",
+    "deeprok.tracking.wandb": "Weights & Biases, which need not be installed",
+    "deeprok.tracking.mlflow": "MLflow, which need not be installed",
     "deeprok.core.frames": "pandas, which need not be installed",
     "deeprok.core.registry": "parts that are named module:object",
 }

@@ -519,7 +519,7 @@ def folder(config: Config, program: Program) -> Any:
         run = Path(name) / "run"
         runs.create(run, config)
         trainer.train_together([run])
-        lines = [{k: v for k, v in line.items() if k != "seconds"} for line in runs.read_metrics(run)]
+        lines = [{k: v for k, v in line.items() if "seconds" not in k} for line in runs.read_metrics(run)]
         arrays = safetensors.numpy.load_file(run / runs.CHECKPOINT)
         return lines, {name: plain(array) for name, array in arrays.items()}
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from deeprok.evaluation.comparison.result import Comparison
     from deeprok.evaluation.export import export
     from deeprok.evaluation.grid import evaluate
+    from deeprok.evaluation.groups.result import GroupComparison
     from deeprok.evaluation.guard import Guard, GuardCheck
     from deeprok.evaluation.render.render import render
     from deeprok.evaluation.result import Evaluation
@@ -48,6 +49,7 @@ __all__ = [
     "Evaluation",
     "Finding",
     "GradientConfig",
+    "GroupComparison",
     "Guard",
     "GuardCheck",
     "Identified",
@@ -89,6 +91,7 @@ _MODULES = {
     "Evaluation": "evaluation.result",
     "Finding": "environments.checks",
     "GradientConfig": "estimators",
+    "GroupComparison": "evaluation.groups.result",
     "Guard": "evaluation.guard",
     "GuardCheck": "evaluation.guard",
     "Identified": "identification.result",

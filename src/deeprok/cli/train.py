@@ -22,7 +22,7 @@ from deeprok.agents.network import NETWORKS
 from deeprok.agents.targets import TARGETS
 from deeprok.cli import algorithms, streams
 from deeprok.cli.options import JOBS, PATH, mistakes, option_names, parse_options
-from deeprok.core.errors import DeeprokError
+from deeprok.core.errors import DeeprokError, shown
 from deeprok.environments import ENVIRONMENTS, HostEnvironment
 from deeprok.estimators import ESTIMATORS
 from deeprok.identification.result import settings_from
@@ -32,6 +32,7 @@ from deeprok.runs.parts import SECTIONS
 from deeprok.runs.preset_file import is_preset_file, read_preset
 from deeprok.runs.run_settings import RunSettings
 from deeprok.runs.settings import Config, make_config, other_limit
+from deeprok.tracking.track import make_trackers
 from deeprok.training import jobs
 from deeprok.training.loop import is_finished, progress_of, step_of_best
 from deeprok.training.players import where_resumed
@@ -44,6 +45,11 @@ _PARTS: tuple[Mapping[str, Any], ...] = (ENVIRONMENTS, NETWORKS, LEARNERS, TARGE
 _LEAVE_SECONDS = 1.0
 
 
+_WANDB = tyro.conf.arg(metavar="PROJECT", help_behavior_hint="(default: none)")
+_MLFLOW = tyro.conf.arg(metavar="EXPERIMENT", help_behavior_hint="(default: none)")
+_TRACKER = tyro.conf.arg(metavar="MODULE:OBJECT", help_behavior_hint="(default: none)")
+
+
 @dataclass(frozen=True)
 class Train:
     """Seeds, output folder and processes."""
@@ -54,6 +60,14 @@ class Train:
     """New folder for the run."""
     jobs: Annotated[int | None, JOBS] = None
     """Processes at once."""
+    tensorboard: bool = False
+    """Write event files for TensorBoard into the run folders, too."""
+    wandb: Annotated[str | None, _WANDB] = None
+    """Log to this project of Weights & Biases, too; a run for each seed."""
+    mlflow: Annotated[str | None, _MLFLOW] = None
+    """Log to this experiment of MLflow, too; a run for each seed."""
+    tracker: Annotated[str | None, _TRACKER] = None
+    """Log to a tracker of your own, too."""
 
 
 _OWN = tyro.conf.arg(metavar="N", help_behavior_hint="(default: the run's)")
@@ -71,6 +85,14 @@ class Resume:
     """Environment steps to train for, more than are done; given alone, it replaces a limit of episodes."""
     jobs: Annotated[int | None, JOBS] = None
     """Processes at once."""
+    tensorboard: bool = False
+    """Write event files for TensorBoard into the run folders, too."""
+    wandb: Annotated[str | None, _WANDB] = None
+    """Log to this project of Weights & Biases, too."""
+    mlflow: Annotated[str | None, _MLFLOW] = None
+    """Log to this experiment of MLflow, too."""
+    tracker: Annotated[str | None, _TRACKER] = None
+    """Log to a tracker of your own, too."""
 
 
 def run(words: Sequence[str]) -> None:
@@ -78,16 +100,17 @@ def run(words: Sequence[str]) -> None:
     options_given = [word.partition("=")[0] for word in words if word.startswith("-")]
     if "--resume" in options_given:
         for name in options_given:
-            if name not in ("--resume", "--jobs", "--episodes", "--steps", "-h", "--help"):
+            if name not in (*option_names(Resume), "-h", "--help"):
                 raise DeeprokError(
                     f"{name} can't be given with --resume: a run goes on with the settings it has, but for a longer "
                     "budget, --episodes or --steps"
                 )
         resumed = parse_options(Resume, words, "train")
         jobs.check_count(resumed.jobs)
+        trackers = _trackers(resumed)
         folders = runs.find(resumed.resume)
         _extend(resumed, folders)
-        _train_runs(resumed.resume, folders, resumed.jobs, jobs.resume)
+        _train_runs(resumed.resume, folders, resumed, jobs.resume, trackers)
         return
     if not words or words[0] in ("-h", "--help"):
         _train_help()
@@ -97,8 +120,21 @@ def run(words: Sequence[str]) -> None:
         raise DeeprokError(f"seeds is {options.seeds}; it must be at least 1")
     out = options.out or Path("runs") / words[0].rpartition(":")[2]
     seeds = None if options.seeds is None else range(config.seed, config.seed + options.seeds)
+    trackers = _trackers(options)
     folders = jobs.create(config, out, seeds, options.jobs)
-    _train_runs(out, folders, options.jobs, jobs.begin)
+    _train_runs(out, folders, options, jobs.begin, trackers)
+
+
+def _trackers(options: Train | Resume) -> list[str]:
+    """The trackers that were asked for, by name; raises if one can't be."""
+    found = ["tensorboard"] if options.tensorboard else []
+    found += [f"{name}:{value}" for name in ("wandb", "mlflow") if (value := getattr(options, name)) is not None]
+    if options.tracker is not None:
+        if ":" not in options.tracker:
+            raise DeeprokError(f"tracker is {shown(options.tracker)}; it must be your own, named module:object")
+        found.append(options.tracker)
+    make_trackers(found)
+    return found
 
 
 def _extend(options: Resume, folders: Sequence[Path]) -> None:
@@ -205,7 +241,10 @@ def _settings_of_others(config: Config) -> set[str]:
     return every - set(config.flat()) - {field.name for field in dataclasses.fields(Train)}
 
 
-def _train_runs(name: Path, folders: Sequence[Path], count: int | None, train: Callable[..., None]) -> None:
+def _train_runs(
+    name: Path, folders: Sequence[Path], options: Train | Resume, train: Callable[..., None], trackers: Sequence[str]
+) -> None:
+    count = options.jobs
     jobs.check_count(count)
     configs = {folder: runs.read_config(folder) for folder in folders}
     done = {folder: progress_of(folder) for folder in folders}
@@ -226,7 +265,7 @@ def _train_runs(name: Path, folders: Sequence[Path], count: int | None, train: C
             streams.err.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
         try:
             with training_line(streams.err, configs, done) as report:
-                train(folders, count, report, on_interrupt)
+                train(folders, count, report, on_interrupt, trackers=trackers)
         except KeyboardInterrupt:
             if not finished():  # it may have come with the last chunk
                 said = (

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from deeprok.core.errors import DeeprokError, extra_missing
+from deeprok.core.files import write_atomically
 
 
 def make_frame(columns: Mapping[str, np.ndarray]) -> Any:
@@ -20,6 +21,38 @@ def make_frame(columns: Mapping[str, np.ndarray]) -> Any:
     except ImportError as error:
         raise extra_missing("data frames need", "frame") from error
     return pandas.DataFrame(dict(columns))
+
+
+#: Endings of the files that a table can be written to.
+TABLES = (".parquet", ".csv")
+
+
+def check_table(path: Path, origin: str) -> None:
+    """Raises, before anything is computed, unless a table can be written to this file.
+
+    Args:
+      path: the file.
+      origin: the option that gave it, for messages.
+    """
+    if path.suffix.lower() not in TABLES:
+        raise DeeprokError(f"{origin} is {path}; it must end with {' or '.join(TABLES)}")
+    if path.is_dir():
+        raise DeeprokError(f"{origin} is {path}, which is a folder")
+    if not path.parent.is_dir():
+        raise DeeprokError(f"{origin} is {path}, but there is no folder {path.parent}")
+    for name in ("pandas", "pyarrow"):
+        try:
+            import_module(name)
+        except ImportError as error:
+            raise extra_missing("tables need", "frame") from error
+
+
+def write_table(path: Path, columns: Mapping[str, np.ndarray]) -> None:
+    """Writes columns to a file that ends with .parquet or .csv, whole or not at all."""
+    check_table(path, "table")
+    frame, buffer = make_frame(columns), io.BytesIO()
+    (frame.to_parquet if path.suffix.lower() == ".parquet" else frame.to_csv)(buffer, index=False)
+    write_atomically(path, buffer.getvalue())
 
 
 def read_parquet(path: Path, content: bytes) -> Any:

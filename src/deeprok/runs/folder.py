@@ -340,16 +340,23 @@ def belief_template(learner: Learner) -> Any:
     return jax.eval_shape(learner.init, jax.random.key(0)).belief
 
 
-def load_belief(folder: Path, learner: Learner, keep: Keep) -> Any:
-    """The best or the last estimate of the weights of a run."""
+def load_belief(folder: Path, learner: Learner, keep: Keep, verify: Literal["file", "part"] = "file") -> Any:
+    """The best or the last estimate of the weights of a run.
+
+    Args:
+      folder: the run folder.
+      learner: that of its settings.
+      keep: which of them.
+      verify: compare the checksums of the whole checkpoint, or of the estimate alone.
+    """
     path, template = folder / CHECKPOINT, belief_template(learner)
     if keep == "best":
         if best_trial(folder, learner) == -np.inf:
             raise DeeprokError(
                 f"{folder} has had no trial on held-out models yet, so no weights are its best; keep the last"
             )
-        return checkpoint.load(path, "best.belief", template)
-    return checkpoint.load(path, "run.agent.belief", template)
+        return checkpoint.load(path, "best.belief", template, verify)
+    return checkpoint.load(path, "run.agent.belief", template, verify)
 
 
 def verify_checkpoint(folder: Path) -> None:

@@ -19,6 +19,7 @@ from deeprok.core.errors import DeeprokError
 from deeprok.core.files import write_atomically
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config, check
+from deeprok.tracking.track import Given, make_trackers, tracked
 from deeprok.training.loop import OnInterrupt, Report, is_finished, progress_of, train_together
 from deeprok.training.progress import training_line
 from deeprok.training.workers import cores, side_by_side
@@ -32,6 +33,7 @@ def train(
     seeds: Sequence[int] | None = None,
     jobs: int | None = None,
     report: Report | None = None,
+    trackers: Sequence[Given] = (),
 ) -> list[Path]:
     """Trains an agent from the beginning.
 
@@ -42,13 +44,15 @@ def train(
       jobs: processes at once; by default as many as there are cores.
       report: called after each chunk with the run's folder and its new line of metrics. If it is None, a line on
         standard error shows the progress, where that is a terminal.
+      trackers: where the metrics go too, as `deeprok.train` takes them.
 
     Returns:
       The run folders.
     """
+    make_trackers(trackers)  # before anything is on the disk
     folders = create(config, out, seeds, jobs)
     with contextlib.nullcontext(report) if report else watched(folders) as shown:
-        begin(folders, jobs, shown)
+        begin(folders, jobs, shown, trackers=trackers)
     return folders
 
 
@@ -89,10 +93,11 @@ def begin(
     jobs: int | None = None,
     report: Report | None = None,
     on_interrupt: OnInterrupt | None = None,
+    trackers: Sequence[Given] = (),
 ) -> None:
     """Trains new runs as `resume` does; if none of them can be started, their folders are removed again."""
     try:
-        resume(folders, jobs, report, on_interrupt)
+        resume(folders, jobs, report, on_interrupt, trackers=trackers)
     except DeeprokError:
         runs.discard_unstarted(folders)
         raise
@@ -148,6 +153,7 @@ def resume(
     on_interrupt: OnInterrupt | None = None,
     episodes: int | None = None,
     steps: int | None = None,
+    trackers: Sequence[Given] = (),
 ) -> None:
     """Trains runs on from where they are, until each has used up its budget.
 
@@ -159,8 +165,26 @@ def resume(
         next time, … It is called at once, from another thread.
       episodes: a longer budget for runs that have ended, or are under way, as `extend` takes it.
       steps: likewise.
+      trackers: where the metrics go too, as `deeprok.train` takes them. What a tracker was not told of the runs before,
+        it is told first.
     """
     check_count(jobs)
+    with tracked(trackers, report, _warn) as told:
+        _resume(folders, jobs, told, on_interrupt, episodes, steps)
+
+
+def _warn(sentence: str) -> None:
+    WordConsole(stderr=True).print(sentence, highlight=False, markup=False, soft_wrap=True)
+
+
+def _resume(
+    folders: Sequence[Path],
+    jobs: int | None,
+    report: Report | None,
+    on_interrupt: OnInterrupt | None,
+    episodes: int | None,
+    steps: int | None,
+) -> None:
     if episodes is not None or steps is not None:
         extend(folders, episodes, steps)
     jobs = jobs or count_cores()

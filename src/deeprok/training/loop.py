@@ -28,6 +28,7 @@ from deeprok.evaluation.calibration import make_correction
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config
+from deeprok.tracking.track import Report as Report
 from deeprok.training import host, scan
 from deeprok.training.adversary import StoppedError, make_adversary, on_found
 from deeprok.training.best import (
@@ -44,9 +45,6 @@ from deeprok.training.best import (
 from deeprok.training.found import news
 from deeprok.training.health import breakdown, make_spread, metrics_line
 from deeprok.training.scan import Program, RunState
-
-#: Called after each chunk with the folder and the line added to its `metrics.jsonl`.
-Report = Callable[[Path, dict[str, Any]], None]
 
 #: Called with 1 when a training is first asked to stop, which it does after the chunk, with 2 the next time, …
 OnInterrupt = Callable[[int], None]
@@ -150,7 +148,7 @@ def _train_group(
                 continue
             if not active:
                 break
-            began = time.monotonic()
+            began, used = time.monotonic(), time.process_time()
             try:
                 if search_all:
                     states, best = search_all(states, best, {i: seeds[i] for i in active}, interrupted.is_set)
@@ -193,6 +191,7 @@ def _train_group(
             spread = measure(states.agent.belief)
             before, steps = steps, np.array(states.steps)
             seconds = time.monotonic() - began
+            share = (time.process_time() - used) / len(active)  # of the processor time, for each run
             for i in active:
                 folder = places[i]
                 problem = breakdown(states, log, spread, i, program.learner, config.env)
@@ -203,6 +202,7 @@ def _train_group(
                     broken[i] = f"{where} {problem}, in a new run ({left})"
                     continue
                 line = metrics_line(states, log, spread, i, program.learner, config.budget, seconds)
+                line["processor_seconds"] = round(share, 3)
                 if i in due:
                     line["trial_return"] = float(scores[i])
                 if returns[i]:

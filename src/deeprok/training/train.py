@@ -13,6 +13,7 @@ from typing import overload
 from deeprok.core import cache
 from deeprok.evaluation.trained import Run, load
 from deeprok.runs.settings import Config
+from deeprok.tracking.track import Given
 from deeprok.training import jobs as processes
 from deeprok.training.loop import Report
 
@@ -24,6 +25,7 @@ def train(
     seeds: None = None,
     jobs: int | None = None,
     report: Report | None = None,
+    trackers: Sequence[Given] = (),
 ) -> Run: ...
 
 
@@ -35,6 +37,7 @@ def train(
     seeds: Sequence[int],
     jobs: int | None = None,
     report: Report | None = None,
+    trackers: Sequence[Given] = (),
 ) -> list[Run]: ...
 
 
@@ -44,6 +47,7 @@ def train(
     seeds: Sequence[int] | None = None,
     jobs: int | None = None,
     report: Report | None = None,
+    trackers: Sequence[Given] = (),
 ) -> Run | list[Run]:
     """Trains an agent from the beginning.
 
@@ -55,6 +59,9 @@ def train(
       jobs: processes at once; by default as many as there are cores.
       report: called after each chunk with the run's folder and its new line of metrics. If it is None, a line on
         standard error shows the progress, where that is a terminal.
+      trackers: where the metrics go too, beside `metrics.jsonl`: "tensorboard", "wandb:PROJECT", "mlflow:EXPERIMENT",
+        your own "module:object", or what makes the tracker of a run. One that fails is switched off with a sentence,
+        and the training goes on as if it had not been given.
 
     Returns:
       The trained run, with its best weights; if `seeds` is given, a list with the run of each.
@@ -65,7 +72,7 @@ def train(
       (50,)
     """
     cache.enable_if_asked()
-    folders = processes.train(config, _temporary_folder() if out is None else Path(out), seeds, jobs, report)
+    folders = processes.train(config, _temporary_folder() if out is None else Path(out), seeds, jobs, report, trackers)
     trained = [load(folder) for folder in folders]
     return trained[0] if seeds is None else trained
 

@@ -5,22 +5,55 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
 from deeprok.core import cache
 from deeprok.core.errors import DeeprokError, shown
 from deeprok.evaluation.comparison.result import ComparedRun, Comparison, Scores, Unit
-from deeprok.evaluation.grid import GridTest, Played, hash_of, keep_of, play
-from deeprok.evaluation.result import Evaluation, default_axes, same_axes
-from deeprok.evaluation.stored import read_stored, stored_files
+from deeprok.evaluation.grid import GridTest, Played, keep_of, play
+from deeprok.evaluation.groups.compare import References, compare_groups
+from deeprok.evaluation.groups.result import Against, GroupComparison, Tasks
+from deeprok.evaluation.result import Evaluation, default_axes
+from deeprok.evaluation.reuse import find_played
 from deeprok.evaluation.stress.space import enclosing
 from deeprok.runs import folder as runs
 from deeprok.runs.alike import check_same_environment, check_same_nominal
+from deeprok.runs.collections import is_collection
 from deeprok.runs.folder import Keep, Runs
 from deeprok.runs.settings import DISTURBANCES, Config
 from deeprok.uncertainty.models import read_grid
+
+
+@overload
+def compare(
+    agents: Sequence[Runs],
+    grid: str | Mapping[str, Any] | None = None,
+    episodes: int = 500,
+    epsilon: float = 0.1,
+    keep: Keep | None = None,
+    advance: Callable[[float], None] | None = None,
+    save: bool = False,
+    by: None = None,
+) -> Comparison: ...
+
+
+@overload
+def compare(
+    agents: Sequence[Runs],
+    grid: str | Mapping[str, Any] | None = None,
+    episodes: int = 500,
+    epsilon: float = 0.1,
+    keep: Keep | None = None,
+    advance: Callable[[float], None] | None = None,
+    save: bool = False,
+    *,
+    by: str | Sequence[str],
+    against: Against = "first",
+    tasks: Tasks | None = None,
+    references: str | References | None = None,
+) -> GroupComparison: ...
 
 
 def compare(
@@ -31,7 +64,11 @@ def compare(
     keep: Keep | None = None,
     advance: Callable[[float], None] | None = None,
     save: bool = False,
-) -> Comparison:
+    by: str | Sequence[str] | None = None,
+    against: Against = "first",
+    tasks: Tasks | None = None,
+    references: str | References | None = None,
+) -> Comparison | GroupComparison:
     """Compares trained agents on the same grid of parameters, with the same random numbers: each with the first.
 
     Where every agent has several seeds, intervals are over seeds. Evaluations that all of them have stored are then
@@ -39,10 +76,15 @@ def compare(
     Otherwise, intervals are over episodes, which are the same for all agents: they hold for these policies, and say
     nothing of other seeds.
 
+    With `by`, all runs that are given, such as those of sweeps, are grouped by their settings instead, and the groups
+    are compared: the interquartile mean with a bootstrap interval over seeds, the probability of improvement,
+    performance profiles, and what training has cost. Each run's stored evaluation is taken, if it is of this test.
+
     Args:
       agents: at least two, the first of which the others are compared with. Each is a loaded run, a run folder, a
         folder of seeds, or a list of runs that differ by their seeds; all have the same environment. They are tested
-        with the noise and the delay of the first.
+        with the noise and the delay of the first. With `by` one is enough, folders of sweeps are allowed too, and
+        environments may differ.
       grid: parameters to vary, as for `evaluate`. By default the smallest box that holds those of all, 7 values of each
         parameter.
       episodes: episodes in a cell.
@@ -51,6 +93,13 @@ def compare(
         loaded run, and the best ones of a folder.
       advance: called with the fraction of the work done since its last call.
       save: also store what is played in the folder of each run, as `evaluate` does.
+      by: settings that runs are grouped by, as a list or as text, name,name,…; `all` for every one that varies.
+      against: with `by`, the group that the others are compared with: the `first`, or the `best` by its interquartile
+        mean.
+      tasks: with `by`, whether the scores of a run are those of the `cells` of its grid, or their mean in each of the
+        `environments`; by default cells if all runs have one environment.
+      references: with `by`, returns that the normalised scores 0 and 1 stand for, as {"env": (low, high)} or as text,
+        env=low:high,…; by default random play and the best group, if environments differ.
 
     Example:
       >>> found = deeprok.compare(["runs/rok", "runs/ddqn"], episodes=100)
@@ -58,6 +107,11 @@ def compare(
       >>> found.plot().savefig("compared.png")
     """
     cache.enable_if_asked()
+    if by is not None:
+        several = [agents] if isinstance(agents, str | os.PathLike) else agents
+        return compare_groups(several, by, grid, episodes, epsilon, keep, against, tasks, references, advance, save)
+    if (against, tasks, references) != ("first", None, None):
+        raise DeeprokError("against, tasks and references are for groups of runs; give by too")
     found = _read_agents(agents, keep)
     first = found[0].config
     for agent in found[1:]:
@@ -75,7 +129,11 @@ def compare(
         GridTest(grid=axes, episodes=episodes, epsilon=epsilon, keep=agent.keep, **disturbances) for agent in found
     ]
     unit: Unit = "seeds" if all(len(agent.folders) > 1 for agent in found) else "episodes"
-    stored = [_stored(agent, test) for agent, test in zip(found, tests, strict=True)] if unit == "seeds" else []
+    stored = (
+        [find_played(agent.folders, agent.configs, test) for agent, test in zip(found, tests, strict=True)]
+        if unit == "seeds"
+        else []
+    )
     evaluations = [one for one in stored if one]
     from_files = len(evaluations) == len(found)
     scores: list[Scores] = []
@@ -117,6 +175,8 @@ def _read_agents(given: Sequence[Runs], keep: Keep | None) -> list[_Agent]:
         raise DeeprokError(f"a comparison takes at least two runs, but {len(given) or 'none'} was given")
     found = []
     for one in given:
+        if is_collection(one):
+            raise DeeprokError(f"{one} is a folder of many runs; say what they are grouped by: by='all', or settings")
         folders = runs.find_all(one)
         name = os.fspath(one) if isinstance(one, str | os.PathLike) else ", ".join(map(str, folders))
         configs = [runs.read_config(folder) for folder in folders]
@@ -131,35 +191,6 @@ def _labels(agents: Sequence[_Agent]) -> list[str]:
         if len(set(labels)) == len(labels):
             return labels
     return [f"{name} {i}" for i, name in enumerate(short, 1)]
-
-
-def _stored(agent: _Agent, test: GridTest) -> Evaluation | None:
-    """The stored evaluation that is this very test of the weights that the runs have now, if there is one."""
-    wanted: dict[str, Any] = {name: getattr(test, name) for name in ("episodes", "epsilon", "policy", "keep", "seed")}
-    wanted |= {"disturbances": {name: value for name in DISTURBANCES if (value := getattr(test, name))}}
-    assert isinstance(test.grid, Mapping)
-    for file in stored_files(agent.folders):
-        try:
-            found = read_stored(agent.folders, file)
-        except DeeprokError:  # it is played instead
-            continue
-        if (
-            same_axes(found.grid, test.grid)
-            and all(getattr(found, name) == value for name, value in wanted.items())
-            and [(one.seed, one.weights) for one in found.per_seed] == _weights(agent)
-        ):
-            return found
-    return None
-
-
-def _weights(agent: _Agent) -> list[tuple[int, str]]:
-    """Seed and hash of the weights of each run."""
-    with agent.config.arithmetic():
-        learner = agent.config.make_learner()
-        beliefs = [runs.load_belief(folder, learner, agent.keep) for folder in agent.folders]
-        return [
-            (config.seed, hash_of(learner.view, belief)) for config, belief in zip(agent.configs, beliefs, strict=True)
-        ]
 
 
 def _by_seeds(evaluation: Evaluation) -> Scores:

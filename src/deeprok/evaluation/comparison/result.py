@@ -12,7 +12,14 @@ from deeprok.core.frames import make_frame
 from deeprok.evaluation.comparison.figure import draw
 from deeprok.evaluation.result import Evaluation
 from deeprok.evaluation.screening.planning import worst_mean
-from deeprok.evaluation.statistics import Estimate, difference, estimate, mean_of, probability_of_improvement
+from deeprok.evaluation.statistics import (
+    Estimate,
+    as_object,
+    difference,
+    estimate,
+    mean_of,
+    probability_of_improvement,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -91,8 +98,8 @@ class ComparedRun:
             "algorithm": self.evaluation.algorithm,
             "keep": self.evaluation.keep,
             "seeds": self.seeds,
-            "success": _plain(self.success),
-            "mean_return": _plain(self.mean_return),
+            "success": as_object(self.success),
+            "mean_return": as_object(self.mean_return),
             "worst": self.worst._asdict(),
             "cvar10": self.tail_success,
             "cells": {name: getattr(self.evaluation, name).tolist() for name in ("success", "mean_return")},
@@ -121,9 +128,9 @@ class Difference:
         return {
             "run": self.label,
             "baseline": self.baseline,
-            "success": _plain(self.success),
-            "mean_return": _plain(self.mean_return),
-            "probability_of_improvement": self.improvement and _plain(self.improvement),
+            "success": as_object(self.success),
+            "mean_return": as_object(self.mean_return),
+            "probability_of_improvement": self.improvement and as_object(self.improvement),
             "cells": [
                 {
                     "parameters": first.parameters,
@@ -239,10 +246,6 @@ def _within(found: Estimate, low: float, high: float) -> Estimate:
     if found.interval is None:
         return found
     return Estimate(found.value, (max(low, found.interval[0]), min(high, found.interval[1])))
-
-
-def _plain(found: Estimate) -> dict[str, Any]:
-    return {"value": found.value, "interval": found.interval and list(found.interval)}
 
 
 def _sentence(
