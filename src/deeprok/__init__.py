@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from deeprok.identification.identify import identify
     from deeprok.identification.log import Log, read_log
     from deeprok.identification.result import Identified, read_identified
+    from deeprok.report.report import write_report
     from deeprok.runs.settings import Config, make_config
     from deeprok.sweeps.sweep import SweepResult, sweep
     from deeprok.tabular.solution import solve
@@ -73,6 +74,7 @@ __all__ = [
     "stress",
     "sweep",
     "train",
+    "write_report",
 ]
 
 #: Public name -> its module, imported when the name is asked for: JAX takes a second that no help text needs.
@@ -111,6 +113,7 @@ _MODULES = {
     "stress": "evaluation.stress.stress",
     "sweep": "sweeps.sweep",
     "train": "training.train",
+    "write_report": "report.report",
 }
 
 

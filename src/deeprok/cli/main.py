@@ -27,6 +27,8 @@ COMMANDS = {
     "compare": "say which of several trained agents is better, and where",
     "stress": "find where trained policies break, and how far that is",
     "render": "film policies side by side, as GIF or video",
+    "report": "one page on which anyone can see where policies break",
+    "watch": "the same page, in a browser, while runs train",
     "plot": "draw where policies work, and how they learned",
     "calibrate": "check the posterior's intervals for Q",
     "export": "write a policy as JSON, ONNX or C",
