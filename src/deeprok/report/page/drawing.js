@@ -21,8 +21,8 @@ export function arc(centre, radius, from, to, count = 24) {
   });
 }
 
-/** Paints a drawing on a canvas of so many CSS pixels. */
-export function paint(canvas, drawing, width, height, theme) {
+/** A pen on an empty canvas of so many CSS pixels. */
+export function clean(canvas, width, height) {
   const ratio = window.devicePixelRatio || 1;
   if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
     canvas.width = Math.round(width * ratio);
@@ -31,6 +31,12 @@ export function paint(canvas, drawing, width, height, theme) {
   const pen = canvas.getContext("2d");
   pen.setTransform(ratio, 0, 0, ratio, 0, 0);
   pen.clearRect(0, 0, width, height);
+  return pen;
+}
+
+/** Paints a drawing on a canvas of so many CSS pixels. */
+export function paint(canvas, drawing, width, height, theme) {
+  const pen = clean(canvas, width, height);
   const [left, bottom, right, top] = drawing.view;
   const scale = Math.min(width / (right - left), height / (top - bottom));
   const place = ([x, y]) => [

@@ -33,7 +33,7 @@ class Page {
     this.build();
     document.addEventListener("keydown", (event) => this.key(event));
     window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.retheme());
-    window.addEventListener("resize", () => this.stage?.paint(0));
+    window.addEventListener("resize", () => this.stage?.repaint());
     if (data.live) setInterval(() => this.ask(), ASK_EVERY);
   }
 
@@ -41,7 +41,7 @@ class Page {
     return this.data.scenes[this.index];
   }
 
-  build() {
+  build(before = null) {
     const { scenes } = this.data;
     const tabs = scenes.length > 1
       ? choice("Environment", scenes.map((scene, i) => [String(i), words(scene.name)]), String(this.index),
@@ -49,7 +49,7 @@ class Page {
       : null;
     document.title = `${words(this.scene.name)} · ${this.data.title}`;
     this.heading = h("p", { class: "headline" }, headline(this.scene));
-    this.stage = new Stage(this.scene, this.theme, this.reduced);
+    this.stage = new Stage(this.scene, this.theme, this.reduced, before);
     this.evidence = h("div", { class: "evidence" }, drawEvidence(this.scene, this.theme, this.chosen));
     const many = this.scene.agents.length > 1;
     this.main.replaceChildren(
@@ -67,7 +67,7 @@ class Page {
         h("code", {}, this.data.command),
         h("p", {}, `deeprok ${this.data.version}. This page needs no network; its policies run in your browser.`)),
     );
-    this.stage.paint(0);
+    this.stage.repaint();
   }
 
   notes() {
@@ -100,7 +100,7 @@ class Page {
     this.theme = readTheme();
     this.stage.theme = this.theme;
     this.stage.maps();
-    this.stage.paint(0);
+    this.stage.repaint();
     this.evidence.replaceChildren(...drawEvidence(this.scene, this.theme, this.chosen));
   }
 
@@ -129,19 +129,21 @@ class Page {
   }
 
   refresh(data) {
-    const [env, before] = [this.scene.env, this.stage];
+    const [{ env }, before] = [this.scene, this.stage];
+    const open = [...this.main.querySelectorAll("details")].map((details) => details.open);
+    const { activeElement } = document;
+    const place = [...this.main.querySelectorAll("button, input, summary, .map")].indexOf(activeElement);
+    const at = window.scrollY;
     this.data = data;
     this.index = Math.max(0, data.scenes.findIndex((scene) => scene.env === env));
-    const { settings, measure, speed, episode, playing } = before;
+    const same = this.scene.env === env;
+    const playing = before.playing;
     before.play(false);
-    const open = [...this.main.querySelectorAll("details")].map((details) => details.open);
-    this.build();
-    Object.assign(this.stage, { measure, speed, episode });
-    this.stage.settings.epsilon = settings.epsilon;
-    this.stage.settings.acting = settings.acting;
-    this.stage.move(settings.params);
-    this.stage.play(playing);
-    this.main.querySelectorAll("details").forEach((details, i) => (details.open = open[i] ?? false));
+    before.playing = playing;
+    this.build(same ? before : null);
+    this.main.querySelectorAll("details").forEach((details, i) => (details.open = open[i] ?? details.open));
+    this.main.querySelectorAll("button, input, summary, .map")[place]?.focus({ preventScroll: true });
+    window.scrollTo(0, at);
   }
 }
 

@@ -40,6 +40,9 @@ function at(place, beside = 0) {
   return { point: [x - beside * direction[1], y + beside * direction[0]], direction };
 }
 
+/** The point of the plan nearest a place, which is enough for a dot. */
+const on = (place) => PLAN.points[Math.min(Math.round(place / PLAN.step), PLAN.points.length - 1)];
+
 const XS = PLAN.points.map(([x]) => x);
 const YS = PLAN.points.map(([, y]) => y);
 const VIEW = [Math.min(...XS) - 30, Math.min(...YS) - 6, Math.max(...XS) + 6, Math.max(...YS) + 8];
@@ -78,7 +81,7 @@ export const road = {
       shapes: [
         line(PLAN.points.filter((_, i) => i % 16 === 0).map(([x, y]) => [x, y]), "pale", 6),
         polygon(turned(rectangle(-1, -4.5, 1, 4.5), goal.direction, goal.point), "green"),
-        ...states.slice(0, -1).map((state) => circle(at(state[0]).point, 0.7, "blue")),
+        ...states.slice(0, -1).map(([before]) => circle(on(before), 0.7, "blue")),
         polygon(turned(rectangle(-4.5, -2.2, 4.5, 2.2), heading, point), skids ? "red" : "ink"),
         polygon(turned(rectangle(0.3, -1.6, 2.2, 1.6), heading, point), "pale"),
         ...CURVES.map(([centre, radius], i) =>

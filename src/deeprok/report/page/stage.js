@@ -1,6 +1,6 @@
 // The stage: agents of one environment side by side, from the same starts and with the same random numbers.
 
-import { paint } from "./drawing.js";
+import { clean, paint } from "./drawing.js";
 import { choice, h, number, percent, words } from "./elements.js";
 import { drawMap, MEASURES, scaleOf, tellingCell } from "./maps.js";
 import { Player, successes } from "./play.js";
@@ -14,31 +14,35 @@ const [WATCHED_SEED, TRIED_SEED] = [1, 2];
 const PAUSE = 1100;
 const SHOWN = 120;
 
+/** The smallest difference in success that a page begins with. */
+const LEAST_GAP = 0.05;
+
 const ACTING = [["mean", "mean weights"], ["draw", "one draw"], ["vote", "vote of 20"]];
 const SPEEDS = [["0.25", "¼×"], ["0.5", "½×"], ["1", "1×"], ["2", "2×"], ["4", "4×"]];
 
 export class Stage {
-  constructor(scene, theme, reduced) {
+  /** `before` is the stage that this one takes the place of, where the data has changed under it. */
+  constructor(scene, theme, reduced, before = null) {
     this.scene = scene;
     this.theme = theme;
     this.reduced = reduced;
     this.world = worldOf(scene.env);
-    this.measure = "success";
-    this.speed = 1;
-    this.episode = 0;
+    this.measure = before?.measure ?? "success";
+    this.speed = before?.speed ?? 1;
+    this.episode = before?.episode ?? 0;
     this.playing = false;
     this.clock = 0;
     this.waiting = 0;
-    this.settings = { params: this.nominal(), epsilon: 0, acting: "mean" };
+    this.settings = before?.settings ?? { params: this.nominal(), epsilon: 0, acting: "mean" };
     this.inputs = new Map();
     this.panes = [];
     this.element = h("section", { class: "stage", "aria-label": `${words(scene.name)}, live` });
     this.build();
     const cell = tellingCell(scene.agents);
-    if (cell && cell.gap >= 0.05) this.move(cell.params);
+    if (cell && cell.gap >= LEAST_GAP && !before) this.move(cell.params);
     else this.move({});
     this.restart();
-    if (!reduced && this.live) this.play(true);
+    if (before ? before.playing : !reduced) this.play(true);
   }
 
   get live() {
@@ -76,9 +80,9 @@ export class Stage {
     bar.append(button("nominal", "Nominal", "0", () => this.move(this.nominal())));
     if (tellingCell(this.scene.agents)) bar.append(button("gap", "Largest gap", "G", () => this.toGap()));
     const more = h("div", { class: "switches" });
-    if (this.world) more.append(choice("Speed", SPEEDS, "1", (value) => (this.speed = Number(value))));
+    if (this.world) more.append(choice("Speed", SPEEDS, String(this.speed), (value) => (this.speed = Number(value))));
     if (this.world && this.scene.agents.some((agent) => agent.posterior)) {
-      more.append(choice("Posteriors act by", ACTING, "mean", (value) => {
+      more.append(choice("Posteriors act by", ACTING, this.settings.acting, (value) => {
         this.settings.acting = value;
         this.forget();
         this.say(`agents with a posterior act by ${new Map(ACTING).get(value)}`);
@@ -88,7 +92,7 @@ export class Stage {
     if (maps) {
       const shown = Object.entries(MEASURES).filter(([name]) => name !== "regret" || maps > 1);
       this.legend = h("span", { class: "scale" });
-      more.append(choice("Maps show", shown, "success", (value) => {
+      more.append(choice("Maps show", shown, this.measure, (value) => {
         this.measure = value;
         this.maps();
       }), this.legend);
@@ -191,6 +195,7 @@ export class Stage {
     this.show();
     this.forget();
     this.maps();
+    this.repaint();
   }
 
   move(params) {
@@ -198,6 +203,7 @@ export class Stage {
     this.show();
     this.forget();
     this.maps();
+    this.repaint();
     if (this.live && !this.playing && this.panes.some((pane) => pane.player?.states)) this.restart();
   }
 
@@ -247,7 +253,7 @@ export class Stage {
   restart() {
     this.waiting = this.clock = 0;
     for (const { player } of this.panes) player?.begin(this.settings, WATCHED_SEED, this.episode);
-    this.paint(0);
+    this.repaint();
   }
 
   next() {
@@ -265,7 +271,7 @@ export class Stage {
   push() {
     const direction = this.steps() % 2 ? -1 : 1;
     for (const { player } of this.panes) player?.push(direction);
-    this.paint(0);
+    this.repaint();
     this.say("pushed");
   }
 
@@ -370,13 +376,25 @@ export class Stage {
     for (const pane of this.panes) if (pane.player?.states) this.paintPane(pane, fraction);
   }
 
+  /** Paints everything anew, as after a change of size, of colours or of parameters. */
+  repaint() {
+    for (const pane of this.panes) pane.painted = pane.size = null;
+    this.paint(0);
+  }
+
   paintPane(pane, fraction) {
-    const { player, canvas } = pane;
-    const states = player.ending ? player.states : between(player.states, fraction);
-    const [width, height] = [canvas.clientWidth || 240, canvas.clientHeight || 150];
-    paint(canvas, this.world.draw(states, this.settings.params), width, height, this.theme.colours);
+    const { player, canvas, chart } = pane;
     const state = player.ending ?? "running";
-    if (pane.element.dataset.state !== state) pane.element.dataset.state = state;
+    const moment = `${player.episode} ${player.steps} ${state}`;
+    if (pane.painted === moment && player.ending) return;
+    pane.size ??= [canvas.clientWidth || 240, canvas.clientHeight || 150, chart.clientWidth || 240, chart.clientHeight || 46];
+    const seen = player.states.filter((each) => each.every(Number.isFinite)); // a simulation may go wrong
+    const states = player.ending ? seen : between(seen, fraction);
+    const drawing = this.world.draw(states, this.settings.params);
+    paint(canvas, drawing, pane.size[0], pane.size[1], this.theme.colours);
+    if (pane.painted === moment) return;
+    pane.painted = moment;
+    pane.element.dataset.state = state;
     pane.badge.textContent = player.ending ?? "";
     const { actions } = this.scene;
     const done = player.action;
@@ -386,22 +404,19 @@ export class Stage {
   }
 
   /** Q of the best action, and ± 2 σ of it where there is a posterior. */
-  paintValues({ agent, player, chart }) {
+  paintValues({ agent, player, chart, size }) {
     if (!agent.q) {
       chart.parentElement.hidden = true;
       return;
     }
-    const ratio = window.devicePixelRatio || 1;
-    const [width, height] = [chart.clientWidth || 240, chart.clientHeight || 36];
-    chart.width = width * ratio;
-    chart.height = height * ratio;
-    const pen = chart.getContext("2d");
-    pen.scale(ratio, ratio);
+    const [, , width, height] = size;
+    const pen = clean(chart, width, height);
     const shown = player.history.slice(-SHOWN);
     const { ink, blue, grey } = this.theme.colours;
     pen.font = "11px system-ui, sans-serif";
     pen.fillStyle = grey;
     pen.textBaseline = "top";
+    pen.textAlign = "left";
     if (!shown.length) return void pen.fillText("Q", 0, 1);
     const lows = shown.map(({ value, deviation }) => value - 2 * deviation);
     const highs = shown.map(({ value, deviation }) => value + 2 * deviation);
@@ -409,7 +424,7 @@ export class Stage {
     const least = 0.02 * Math.max(Math.abs(low), Math.abs(high), 1e-6);
     if (high - low < least) [low, high] = [low - least, high + least];
     const x = (i) => 2 + ((width - 4) * i) / (SHOWN - 1);
-    const y = (value) => 3 + (height - 6) * (1 - (value - low) / (high - low));
+    const y = (value) => 15 + (height - 18) * (1 - (value - low) / (high - low));
     if (agent.posterior) {
       pen.beginPath();
       highs.forEach((value, i) => pen.lineTo(x(i), y(value)));
@@ -454,7 +469,11 @@ export function headline(scene) {
   const name = ({ agent }, kind) => h("strong", { class: kind }, agent.name);
   const of = ({ success }) => percent(success);
   if (cell.alone) return [`At its worst, with ${place}, `, name(cell.worst, "bad"), ` succeeds in ${of(cell.worst)} of episodes.`];
-  if (cell.gap < 0.05) return [`No agent is more than ${percent(0.05)} better than another anywhere on the maps.`];
+  if (cell.gap < LEAST_GAP) {
+    const mapped = scene.agents.filter((agent) => agent.map);
+    const nominal = mapped.map((agent) => `${agent.name} ${percent(agent.map.nominal)}`).join(", ");
+    return [`The agents differ by less than ${100 * LEAST_GAP} points everywhere. On the nominal model: ${nominal}.`];
+  }
   return [
     `With ${place}, `, name(cell.best, "good"), ` succeeds in ${of(cell.best)} of episodes, `,
     name(cell.worst, "bad"), ` in ${of(cell.worst)}.`,
