@@ -1,4 +1,4 @@
-# Needs only Python 3.11 or newer, make and pip, and for the tests gcc and g++. Every target sets up .venv by itself; a second run installs nothing.
+# Needs only Python 3.11 or newer, make and pip, for the tests gcc and g++, and for those of the page Chromium with its driver. Every target sets up .venv by itself; a second run installs nothing.
 
 PYTHON ?= python3
 WORKERS ?= 2
@@ -6,10 +6,10 @@ ARGS ?=
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq --no-compile -c constraints.txt
-EXTRAS := test lint docs bench ray
+EXTRAS := test lint docs bench ray page
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-slow reproduce study lint format docs bench clean
+.PHONY: help test test-slow test-page reproduce study lint format docs bench clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -46,6 +46,10 @@ test: .venv/.test.stamp ## Run every test but the slow ones.
 test-slow: .venv/.test.stamp .venv/.ray.stamp ## Run the slow tests: learning at full size, kills, damaged files, Ray.
 	@echo '==> Running the slow tests with $(WORKERS) workers'
 	@XLA_FLAGS="--xla_backend_optimization_level=3 $$XLA_FLAGS" $(BIN)/python -m pytest -v -m slow -n $(WORKERS) --dist worksteal $(ARGS)
+
+test-page: .venv/.test.stamp .venv/.page.stamp .venv/.chromium.stamp ## Run the tests of the page of `deeprok report` in a real browser.
+	@echo '==> Running the tests of the page in Chromium with $(WORKERS) workers'
+	@$(BIN)/python -m pytest -q tests/browser -n $(WORKERS) --dist load $(ARGS)
 
 lint: .venv/.lint.stamp ## Check style, format and types.
 	@echo '==> ruff check'
@@ -90,4 +94,16 @@ clean: ## Remove .venv, caches and built files; runs and results stay.
 $(EXTRAS:%=.venv/.%.stamp): .venv/.%.stamp: pyproject.toml constraints.txt | .venv/.venv.stamp
 	@echo '==> Installing deeprok[$*] into .venv (a minute or two)'
 	@$(PIP) -e '.[$*]'
+	@touch $@
+
+# Debian's Chromium, which root gets here; others are told what to install.
+.venv/.chromium.stamp: | .venv/.venv.stamp
+	@if ! { command -v chromium && command -v chromedriver; } >/dev/null; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo '==> Installing chromium and chromium-driver'; \
+	    (apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends chromium chromium-driver) >/dev/null; \
+	  else \
+	    echo 'make test-page needs chromium and chromedriver; on Debian: apt-get install chromium chromium-driver' >&2; exit 2; \
+	  fi; \
+	fi
 	@touch $@

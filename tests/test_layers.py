@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 #: Lowest first: a module imports from its own layer and from those before it.
 LAYERS = (
     *("core", "environments", "uncertainty", "identification", "estimators", "agents", "runs", "tracking", "plot"),
-    *("evaluation", "training", "sweeps", "tuning", "cli"),
+    *("evaluation", "training", "sweeps", "tuning", "report", "cli"),
 )
 #: Beside the layers: what `deeprok.tabular` may import, which nothing but the command line imports.
 TABULAR = ("tabular", "core", "uncertainty", "plot")

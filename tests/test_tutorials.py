@@ -35,6 +35,7 @@ SLOW = (
     "memory",
     "read-results",
     "render",
+    "report",
     "runs",
     "screen",
     "stress",
@@ -81,9 +82,8 @@ def programs(code: str, files: Sequence[str]) -> list[list[str]]:
 def reduced(words: list[str]) -> list[str]:
     """The command with small sizes."""
     train = ITERATION if {"pg", "epopt", "robust_pg"} & {*words[1:2]} else PLAIN
-    sizes = {"train": train, "evaluate": EVALUATE, "check-env": EVALUATE, "compare": EVALUATE, "stress": STRESS}.get(
-        words[0], {}
-    )
+    episodes = dict.fromkeys(("evaluate", "check-env", "compare", "report"), EVALUATE)
+    sizes = {"train": train, "stress": STRESS, **episodes}.get(words[0], {})
     if "--resume" in words:  # a longer budget is one of two more episodes
         given = [words.index(option) for option in ("--episodes", "--steps") if option in words]
         return [*words[: given[0]], *words[given[0] + 2 :], "--episodes", "6"] if given else words

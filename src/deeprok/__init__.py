@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from deeprok.identification.identify import identify
     from deeprok.identification.log import Log, read_log
     from deeprok.identification.result import Identified, read_identified
+    from deeprok.report.report import write_report
     from deeprok.runs.settings import Config, make_config
     from deeprok.sweeps.sweep import SweepResult, sweep
     from deeprok.tabular.solution import solve
@@ -79,6 +80,7 @@ __all__ = [
     "sweep",
     "train",
     "tune",
+    "write_report",
 ]
 
 #: Public name -> its module, imported when the name is asked for: JAX takes a second that no help text needs.
@@ -120,6 +122,7 @@ _MODULES = {
     "sweep": "sweeps.sweep",
     "train": "training.train",
     "tune": "tuning.tune",
+    "write_report": "report.report",
 }
 
 

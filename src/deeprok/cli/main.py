@@ -29,6 +29,8 @@ COMMANDS = {
     "tensorboard": "write event files for TensorBoard from the metrics of runs",
     "stress": "find where trained policies break, and how far that is",
     "render": "film policies side by side, as GIF or video",
+    "report": "one page on which anyone can see where policies break",
+    "watch": "the same page, in a browser, while runs train",
     "plot": "draw where policies work, and how they learned",
     "calibrate": "check the posterior's intervals for Q",
     "export": "write a policy as JSON, ONNX or C",
