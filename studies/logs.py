@@ -63,6 +63,8 @@ ENVS = tuple(SYSTEMS)
 EPISODES = (1, 3, 10, 30)
 LOG_STEPS = 20
 CONFIDENCE = 0.9
+#: Goes up when `identify` gives other ranges for the same log, so that rows of older ones are measured again.
+METHOD = 2
 EPSILON = 0.0
 #: As many plausible models as the robust agent draws from a box, so that a step costs the same.
 MODELS = make_config("rtd_dqn").models
@@ -177,7 +179,7 @@ def make_log(env: Environment, system: System, seed: int, episodes: int) -> dict
 
 def identified(out: Path, env: str, seed: int, episodes: int) -> Path:
     """The file of the parameters that a log gives, which is made if it is missing."""
-    path = out / "logs" / env / "identified" / f"seed-{seed}-episodes-{episodes}.json"
+    path = out / "logs" / env / f"identified-{METHOD}" / f"seed-{seed}-episodes-{episodes}.json"
     if not path.exists():
         made = environment(env)
         log = make_log(made, SYSTEMS[env], seed, episodes)
@@ -243,7 +245,7 @@ def plan_row(options: Options, env: str, item: Item) -> Planned:
     }
     if item.episodes:
         settings |= {"log": [SYSTEMS[env].actions, _deviations(env)], "steps": LOG_STEPS}
-        settings |= {"confidence": CONFIDENCE, "models": MODELS}
+        settings |= {"confidence": CONFIDENCE, "models": MODELS, "method": METHOD}
     return Planned(settings_name(settings), range(options.seeds), trained, examine, _SECONDS[algorithm], _EXAM)
 
 

@@ -253,6 +253,12 @@ def test_rows_are_measured_again_if_their_logs_would_differ(tmp_path: Path, monk
     monkeypatch.setitem(logs.SYSTEMS, "road", QUIET)
     assert [a == b for a, b in zip(before, names(), strict=True)] == [True, False, False, False]
     monkeypatch.undo()
+    again = names()
+    monkeypatch.setattr(logs, "METHOD", logs.METHOD + 1)  # as if ranges were found in another way
+    assert [a == b for a, b in zip(again, names(), strict=True)] == [True, False, False, False]
+    folder = logs.identified(tmp_path, "road", 0, 1).parent
+    monkeypatch.undo()
+    assert logs.identified(tmp_path, "road", 0, 1).parent != folder
 
 
 def test_study_has_every_way_and_number_of_episodes() -> None:
