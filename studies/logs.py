@@ -139,8 +139,9 @@ def items() -> list[Item]:
 # --- the true systems and their logs -------------------------------------------------------------------
 
 
+@functools.cache
 def environment(name: str) -> Environment:
-    """The environment by its name."""
+    """The environment by its name, the same one each time, so that what is compiled for it serves all logs."""
     return in_jax(named_environment(name)[1], "the study")
 
 
@@ -184,7 +185,7 @@ def identified(out: Path, env: str, seed: int, episodes: int) -> Path:
         made = environment(env)
         log = make_log(made, SYSTEMS[env], seed, episodes)
         path.parent.mkdir(parents=True, exist_ok=True)
-        identify(env, log, confidence=CONFIDENCE, bootstrap=0, models=MODELS, seed=seed).save(path)
+        identify(made, log, confidence=CONFIDENCE, bootstrap=0, models=MODELS, seed=seed).save(path)
     return path
 
 
@@ -278,6 +279,7 @@ def measure(
         "log_episodes": list(EPISODES),
         "log_steps": LOG_STEPS,
         "confidence": CONFIDENCE,
+        "method": METHOD,
         "models": MODELS,
         "ways": {
             name: {"title": way.title, "algorithm": way.algorithm, "logged": way.logged} for name, way in WAYS.items()
