@@ -26,6 +26,17 @@ _PAIRS = (("box", "estimate"), ("box", "prior"), ("estimate", "prior"), ("models
 _SCORES = {"success": ("success, in percentage points", 100, "+.0f"), "mean_return": ("return", 1, "+.3g")}
 
 
+def older(found: Found) -> str:
+    """What is to be known of numbers of an `identify` whose ranges were too narrow."""
+    if "method" in found:
+        return ""
+    return """
+
+These numbers, and all others of rows with a log, are of an earlier `deeprok identify`, whose ranges for few short episodes
+were too narrow. [Short logs](how-to/identify.md#short-logs) has the coverage of the present one. The rows are to be
+measured again."""
+
+
 def row_name(found: Found, way: str, episodes: int) -> str:
     """The name of a row: that of its way and, if it uses a log, of the number of its episodes."""
     return f"{way}-{episodes}" if found["ways"][way]["logged"] else way
@@ -251,7 +262,7 @@ chance if all ways were alike. *Return* is in the environment's own units.
 
 Medians over seeds. Widths and errors are shares of the environment's own range. An estimate may lie beyond that range,
 since the search goes further. *Hold*: seeds whose ranges hold all true parameters; the nominal coverage is
-{100 * found["confidence"]:.0f} %.
+{100 * found["confidence"]:.0f} %.{older(found)}
 
 {markdown(log_table(found), texts=(2,))}
 

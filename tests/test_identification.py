@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -20,11 +21,18 @@ from deeprok.environments import ENVIRONMENTS, Environment, Interval, Outcome, q
 from deeprok.environments.cartpole import cartpole
 from deeprok.environments.pendulum import pendulum
 from deeprok.identification.checks import check_fit
-from deeprok.identification.fit import Bounds, Point, climb
+from deeprok.identification.dynamics import make_dynamics
+from deeprok.identification.fit import Bounds, Likelihood, Point, climb
 from deeprok.identification.identify import identify
-from deeprok.identification.likelihood import Innovations, Score
+from deeprok.identification.likelihood import Innovations, Score, Unknowns, as_data
 from deeprok.identification.log import Log
-from deeprok.identification.region import plausible_models, profile_range, simultaneous_quantile
+from deeprok.identification.region import (
+    degrees_of_freedom,
+    plausible_models,
+    profile_range,
+    simultaneous_quantile,
+    student_levels,
+)
 from deeprok.identification.result import Identified, read_identified, settings_from
 from deeprok.uncertainty.models import parse_box, parse_models, parse_values
 
@@ -98,6 +106,39 @@ def test_simultaneous_quantiles(confidence: float) -> None:
     )
 
 
+def test_ranges_of_a_regression_are_those_of_student() -> None:
+    """The slope of a line: its profile, penalised by ½ log q, ends where Student's interval does."""
+    draws = np.random.default_rng(0)
+    x = draws.normal(size=7)
+    y = 1.0 + 2.0 * x + draws.normal(size=7)
+    own = stats.linregress(x, y)
+    freedom = len(x) - 2
+    for deviations in (1.0, 1.645, 2.5):
+        (level,) = student_levels(deviations, np.array([freedom]))
+        half = own.stderr * stats.t.ppf(stats.norm.cdf(deviations), freedom)
+        rest = y - (own.slope + half) * x
+        squares = np.array([np.sum((y - own.intercept - own.slope * x) ** 2), np.sum((rest - rest.mean()) ** 2)])
+        q = squares / (len(x) - 1)
+        best, end = -0.5 * (len(x) * np.log(q) + squares / q) + 0.5 * np.log(q)
+        assert level**2 == pytest.approx(2 * (best - end))
+    np.testing.assert_allclose(student_levels(2.0, np.array([1e6])), 2.0, rtol=1e-4)
+
+
+@pytest.mark.parametrize("steps", [10, 40])
+def test_degrees_of_freedom_are_counted(steps: int) -> None:
+    """With exact sensors the push is a regression of the speed: a square a step, less one for each parameter."""
+    table = played(POINT_MASS, TRUTH, (steps,), seed=0, process=0.02, sensor=0.0)
+    with jax.enable_x64(True):
+        unknowns = Unknowns(make_dynamics(POINT_MASS, ("push",)), (True,))
+        low, high = unknowns.noise_ends()
+        bounds = Bounds(np.concatenate([[-1.0], low]), np.concatenate([[1.0], high]))
+        likelihood = Likelihood(unknowns, bounds, as_data(table))
+        start = unknowns.pack(np.array([TRUTH["push"]]), np.full(2, 1e-4), np.zeros(2))
+        best = climb(likelihood.at, start, bounds, held=(3, 4))
+        (found,) = degrees_of_freedom(best, likelihood)
+    assert found == pytest.approx(steps, abs=0.5)  # the penalty counts as the square that the push takes
+
+
 # --- recovery ------------------------------------------------------------------------------------------
 
 
@@ -130,7 +171,9 @@ def test_plausible_models_are_found_where_the_estimate_is_beyond_their_limits() 
         return SimpleNamespace(x=x, score=SimpleNamespace(log_likelihood=-((x[0] - 3.0) ** 2) / 8))
 
     likelihood: Any = SimpleNamespace(at=at)
-    found = plausible_models(likelihood, at(np.array([3.0, 7.0])), np.array([[0.25]]), [(-1.0, 1.0)], 0.9, 40, seed=0)
+    found = plausible_models(
+        likelihood, at(np.array([3.0, 7.0])), np.array([[0.25]]), [(-1.0, 1.0)], 0.9, 1e6, 40, seed=0
+    )
     assert found.shape == (40, 1)
     # Twice the drop of the likelihood, (x − 3)² / 4, is at most the quantile of χ² with one degree of freedom.
     least = 3.0 - 2.0 * np.sqrt(stats.chi2.ppf(0.9, 1))

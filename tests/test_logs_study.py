@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
+from deeprok.environments import Environment
 from deeprok.identification.log import read_log
 from deeprok.identification.result import Estimate, Fit, Identified, Noise
 from deeprok.runs.settings import Config, make_config
@@ -42,12 +43,12 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "ENVS", ("road",))
 
 
-def found_by(env: str, log: Any, **named: Any) -> Identified:
+def found_by(env: Environment, log: Any, **named: Any) -> Identified:
     """What stands in for an identification: ranges that depend on the log."""
     low = 0.5 + len(np.unique(log["episode"])) / 64
     parameters = {"friction": Estimate(low + 0.125, low, low + 0.25), "drag": Estimate(0.002, 0.0, 0.004)}
     return Identified(
-        env=env,
+        env=env.name,
         parameters=parameters,
         confidence=named["confidence"],
         unidentified=(),
@@ -120,7 +121,7 @@ def test_noise_is_that_of_the_sensors_and_of_the_system() -> None:
 def test_settings_of_each_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def identify(env: str, log: Any, **named: Any) -> Identified:
+    def identify(env: Environment, log: Any, **named: Any) -> Identified:
         asked.append(named)
         return found_by(env, log, **named)
 
@@ -132,7 +133,7 @@ def test_settings_of_each_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     }
     assert asked == [{"confidence": 0.9, "bootstrap": 0, "models": 10, "seed": 7}]  # the file serves all ways
     truth = logs.true_system(ROAD, 7)
-    log = found_by("road", {"episode": np.arange(3), "t": np.arange(3)}, confidence=0.9)
+    log = found_by(ROAD, {"episode": np.arange(3), "t": np.arange(3)}, confidence=0.9)
     one_model = {"truth": truth, "estimate-3": log.nominal}
     for name, config in configs.items():
         assert (config.preset, config.steps, config.seed, config.env) == ("default", 60_000, 7, "road")
@@ -200,7 +201,7 @@ def test_study_adds_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     identify, trained = logs.identify, logs.train
 
-    def counted(env: str, log: Any, **named: Any) -> Identified:
+    def counted(env: Environment, log: Any, **named: Any) -> Identified:
         made.append((named["seed"], len(np.unique(log["episode"]))))
         return identify(env, log, **named)
 
@@ -253,6 +254,11 @@ def test_rows_are_measured_again_if_their_logs_would_differ(tmp_path: Path, monk
     monkeypatch.setitem(logs.SYSTEMS, "road", QUIET)
     assert [a == b for a, b in zip(before, names(), strict=True)] == [True, False, False, False]
     monkeypatch.undo()
+    monkeypatch.setattr(logs, "identify", found_by)
+    again, file = names(), logs.identified(tmp_path, "road", 0, 1)
+    monkeypatch.setattr(logs, "METHOD", logs.METHOD + 1)  # as if ranges were found in another way
+    assert [a == b for a, b in zip(again, names(), strict=True)] == [True, False, False, False]
+    assert logs.identified(tmp_path, "road", 0, 1) != file
 
 
 def test_study_has_every_way_and_number_of_episodes() -> None:
@@ -293,6 +299,7 @@ def sample() -> dict[str, Any]:
         "log_episodes": [1, 3],
         "log_steps": 20,
         "confidence": 0.9,
+        "method": 2,
         "models": 10,
         "ways": {
             name: {"title": way.title, "algorithm": way.algorithm, "logged": way.logged}
@@ -348,6 +355,9 @@ def test_page_of_a_sample() -> None:
     assert "5 of 5 logs gave fewer." in text
     assert "| `road` | 0.4, 0.6 | 0, 0.4 | 0.5, 0.3 |" in text
     assert max(map(len, (line for line in page.splitlines() if not line.startswith("|")))) <= 130
+    assert "earlier" not in text
+    old = {name: value for name, value in sample().items() if name != "method"}
+    assert "are of an earlier `deeprok identify`" in " ".join(logs_page.page(old).split())
     ((title, header, *rest),) = logs_page.short_tables(sample())
     assert (title, len(header), [line[0] for line in rest]) == ("road", 7, ["truth", "estimate-1", "box-1", "box-3"])
 

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.stats import qmc
 
 from deeprok.core.errors import DeeprokError
-from deeprok.identification.likelihood import Data, Score, Unknowns, one_step_of, score_of
+from deeprok.identification.likelihood import Data, Score, Unknowns, one_step_of, penalised, score_of
 
 #: Parameters that are tried by one-step prediction, of which the best are climbed from.
 _TRIED = 256
@@ -45,7 +45,7 @@ class Point(NamedTuple):
     """A place, and what the log says there."""
 
     x: np.ndarray  # [n]
-    score: Score
+    score: Score  # with the penalty of the noises
 
 
 class Likelihood(NamedTuple):
@@ -58,8 +58,14 @@ class Likelihood(NamedTuple):
     def at(self, x: np.ndarray, weight: np.ndarray | None = None) -> Point:
         """What the log says at x, each episode with its weight [E]."""
         data = self.data if weight is None else self.data._replace(weight=jnp.asarray(weight))
-        found = score_of(self.unknowns)(jnp.asarray(x), data)
-        return Point(x, Score(*map(np.asarray, found)))  # type: ignore[arg-type]
+        return Point(x, penalised(self.unknowns, x, self._score(x, data)))
+
+    def alone(self, x: np.ndarray) -> Score:
+        """The score without the penalty of the noises."""
+        return self._score(x, self.data)
+
+    def _score(self, x: np.ndarray, data: Data) -> Score:
+        return Score(*map(np.asarray, score_of(self.unknowns)(jnp.asarray(x), data)))  # type: ignore[arg-type]
 
 
 def climb(at: Callable[[np.ndarray], Point], start: np.ndarray, bounds: Bounds, held: Sequence[int] = ()) -> Point:

@@ -27,11 +27,13 @@ from deeprok.identification.region import (
     Region,
     bootstrap_estimates,
     covariance_of,
+    degrees_of_freedom,
     directions,
     information_of,
     plausible_models,
     profile_range,
     simultaneous_quantile,
+    student_levels,
 )
 from deeprok.identification.surrogate import Asker, FailsError, Surrogate, ask, check_simulator
 
@@ -114,10 +116,12 @@ def identify(
         width, searched = likelihood.bounds.width[: len(chosen)], list(zip(*likelihood.bounds, strict=True))
         limits = [box[each] if each in unidentified and each in box else searched[i] for i, each in enumerate(chosen)]
         spread = covariance_of(information_of(region.best, likelihood), width, largest=1.0)
-        plausible = plausible_models(likelihood, region.best, spread, limits, confidence, models, seed)
+        freedom = float(region.freedom.min())
+        plausible = plausible_models(likelihood, region.best, spread, limits, confidence, freedom, models, seed)
         innovations = innovations_of(likelihood.unknowns)(jnp.asarray(region.best.x), likelihood.data)
         checks = check_fit(Innovations(*map(np.asarray, innovations)), log)  # type: ignore[arg-type]
         process, sensor = (np.sqrt(each) for each in likelihood.unknowns.noise(jnp.asarray(region.best.x)))
+        told = likelihood.alone(region.best.x).log_likelihood
         report(0.1 if times else 0.3)
 
     def natural(x: np.ndarray) -> dict[str, float]:
@@ -126,7 +130,7 @@ def identify(
 
     low, high = (natural(np.array([getattr(one, end) for one in region.ranges])) for end in ("low", "high"))
     estimate = natural(region.best.x[: len(chosen)])
-    half = region.level * again.std(axis=0, ddof=1) if times > 1 else np.zeros(len(chosen))
+    half = region.levels * again.std(axis=0, ddof=1) if times > 1 else np.zeros(len(chosen))
     lower, upper = (natural(region.best.x[: len(chosen)] + sign * half) for sign in (-1, 1))
     return result.Identified(
         env=name,
@@ -138,7 +142,7 @@ def identify(
         fit=result.Fit(
             episodes=len(log.length),
             steps=log.steps,
-            log_likelihood=float(region.best.score.log_likelihood),
+            log_likelihood=float(told),
             optima=tuple(natural(point.x) for point in region.optima),
             checks=checks,
         ),
@@ -331,11 +335,12 @@ def _region(
         information = information_of(best, likelihood)
         deviations, vectors = directions(information, width)
         covariance = covariance_of(information, width)
-        level = simultaneous_quantile(covariance, confidence)
+        freedom = degrees_of_freedom(best, likelihood)
+        levels = student_levels(simultaneous_quantile(covariance, confidence), freedom)
         ranges: list[Range] = []
         try:
             for i in range(count):
-                ranges.append(profile_range(likelihood, best, i, covariance, level, patient=attempt < _RESTARTS))
+                ranges.append(profile_range(likelihood, best, i, covariance, levels[i], patient=attempt < _RESTARTS))
                 if attempt == 0:
                     advance(1 / count)
             break
@@ -343,11 +348,11 @@ def _region(
             best = climb(likelihood.at, error.point.x, likelihood.bounds)
     flat = vectors[:, deviations > 1]
     optima = [point for point in optima if _apart((point.x - best.x)[:count] / width, flat)]
-    within = [p.x for p in optima if 2 * (best.score.log_likelihood - p.score.log_likelihood) <= level**2]
+    within = [p.x for p in optima if 2 * (best.score.log_likelihood - p.score.log_likelihood) <= levels.max() ** 2]
     for i, (low, high, closed) in enumerate(ranges):  # a region in two parts is as wide as both
         others = [x[i] for x in within]
         ranges[i] = Range(min([low, *others]), max([high, *others]), closed)
-    return Region(best, optima, ranges, flat, level)
+    return Region(best, optima, ranges, flat, levels, freedom)
 
 
 def _apart(difference: np.ndarray, flat: np.ndarray) -> bool:

@@ -14,6 +14,8 @@ from deeprok.identification.fit import Likelihood, Point, climb
 _DRAWS = 20_000  # of normal vectors, for simultaneous quantiles
 _PRECISION = 0.01  # of the ends of a range, in standard deviations
 _BATCHES = 10
+_CHANGE = 1e-3  # of a noise, as a share, by which derivatives are taken
+_MOST_FREEDOM = 1e6
 
 
 class Range(NamedTuple):
@@ -31,7 +33,8 @@ class Region(NamedTuple):
     optima: list[Point]  # others, that are not much less likely
     ranges: list[Range]
     flat: np.ndarray  # [N, K] directions that the log does not tell, in units of the bounds' widths
-    level: float
+    levels: np.ndarray  # [N] roots of twice the drops of the log-likelihood at the ends of the ranges
+    freedom: np.ndarray  # [N] degrees of freedom of the ranges
 
 
 class MoreLikelyError(Exception):
@@ -45,11 +48,57 @@ class MoreLikelyError(Exception):
 def information_of(best: Point, likelihood: Likelihood) -> np.ndarray:
     """[N, N] Fisher's information on the parameters, the noises being unknown too."""
     count = likelihood.unknowns.parameters
-    # A noise at its end is taken as known.
-    noises = [i for i in range(count, len(best.x)) if not likelihood.bounds.at(best.x)[i]]
+    noises = _unknown_noises(best, likelihood)
     whole = np.asarray(best.score.information)
     own, between, among = whole[:count, :count], whole[:count, noises], whole[np.ix_(noises, noises)]
     return own - between @ np.linalg.pinv(among, hermitian=True) @ between.T
+
+
+def _unknown_noises(best: Point, likelihood: Likelihood) -> list[int]:
+    """Indices of the noises in x; one that is at its end is taken as known."""
+    at_end = likelihood.bounds.at(best.x)
+    return [i for i in range(likelihood.unknowns.parameters, len(best.x)) if not at_end[i]]
+
+
+def degrees_of_freedom(best: Point, likelihood: Likelihood) -> np.ndarray:
+    """[N] how many squares the variance V of each estimate is known by: 2 V² / var V, as Satterthwaite has it, less N.
+
+    V is a function of the noises, which are estimated themselves. Each parameter takes one square.
+
+    Args:
+      best: the estimate.
+      likelihood: the log and the unknowns.
+    """
+    count, noises = likelihood.unknowns.parameters, _unknown_noises(best, likelihood)
+    width = likelihood.bounds.width[:count]
+
+    def variances(i: int, sign: int) -> np.ndarray:
+        x = best.x.copy()
+        x[i] *= 1 + sign * _CHANGE
+        return np.diag(covariance_of(likelihood.alone(x).information[:count, :count], width))
+
+    logs = [np.log(variances(i, 1) / variances(i, -1)) / (2 * _CHANGE) for i in noises]  # ∂ log V / ∂ log q
+    slope = np.reshape(logs, (len(noises), count))
+    q, free = best.x[noises], [*range(count), *noises]
+    scale = np.concatenate([width, q])
+    whole = best.score.information[np.ix_(free, free)] * np.outer(scale, scale)
+    among = np.linalg.pinv(whole, hermitian=True)[count:, count:]  # covariance of the logarithms of the noises
+    relative = np.einsum("ij,ik,kj->j", slope, among, slope)
+    return np.clip(2 / np.maximum(relative, 2 / _MOST_FREEDOM) - count, 1.0, _MOST_FREEDOM)
+
+
+def student_levels(level: float, freedom: np.ndarray) -> np.ndarray:
+    """[N] the roots of 2 Δℓ at the ends of ranges that hold the truth as often as normal ones at this level.
+
+    Of the slope of a line through points with normal errors, twice the drop of the log-likelihood, penalised as it is
+    here, is (ν + 1) log (1 + t² / ν), where t has Student's distribution with ν degrees of freedom.
+
+    Args:
+      level: of normal ones.
+      freedom: [N] ν.
+    """
+    t = stats.t.isf(stats.norm.sf(level), freedom)
+    return np.asarray(np.sqrt((freedom + 1) * np.log1p(t**2 / freedom)))
 
 
 def directions(information: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -165,6 +214,7 @@ def plausible_models(
     covariance: np.ndarray,
     limits: Sequence[tuple[float, float]],
     confidence: float,
+    freedom: float,
     count: int,
     seed: int,
 ) -> np.ndarray:
@@ -179,12 +229,13 @@ def plausible_models(
       covariance: [N, N] of the draws.
       limits: N ranges in which they must lie.
       confidence: of the region.
+      freedom: degrees of freedom ν by which the noises are known.
       count: how many.
       seed: of the draws.
     """
     size = len(covariance)
     low, high = np.transpose(limits)
-    most = stats.chi2.ppf(confidence, size)
+    most = (freedom + size) * np.log1p(size * stats.f.ppf(confidence, size, freedom) / freedom)
     draws = np.random.default_rng(seed)
     middle = np.clip(best.x[:size], low, high)
     kept: list[np.ndarray] = []
