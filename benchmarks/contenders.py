@@ -13,6 +13,7 @@ def training(
     chunks: int = 2,
     ahead: int = 0,
     span: int | None = None,
+    preset: str = "tuned",
     **changes: Any,
 ) -> Measure:
     """Training as it runs, without the run folder.
@@ -23,6 +24,7 @@ def training(
       chunks: chunks that a repeat consists of.
       ahead: steps to take before the first repeat.
       span: steps after which the training starts anew; never if None.
+      preset: where the settings come from.
       changes: settings that differ from the preset's.
     """
     import jax
@@ -32,7 +34,7 @@ def training(
     from deeprok.training.scan import make_program
 
     # So many episodes that no seed ever stands still.
-    config = make_config(algorithm, "tuned", **{"episodes": 1_000_000, "snapshot_every": 0, **changes})
+    config = make_config(algorithm, preset, **{"episodes": 1_000_000, "snapshot_every": 0, **changes})
     program = make_program(config)
     keys = jax.vmap(jax.random.key)(jnp.arange(seeds))
     init = jax.jit(jax.vmap(program.init))

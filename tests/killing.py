@@ -24,8 +24,8 @@ original = builtins.__import__
 def eager(*args, **options):
     module = original(*args, **options)
     loop = sys.modules.get("deeprok.training.loop")
-    if hasattr(loop, "_CHECKPOINT_SECONDS"):
-        loop._CHECKPOINT_SECONDS = 0.0
+    if hasattr(loop, "CHECKPOINT_SECONDS"):
+        loop.CHECKPOINT_SECONDS = 0.0
     return module
 builtins.__import__ = eager
 """

@@ -15,6 +15,7 @@ import json
 import random
 import shutil
 import traceback
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,23 +23,35 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import pandas
 import pytest
 import safetensors.numpy
 from finished_runs import write_run
+from rich.console import Console
 from test_config import OLD_RUNS, old_json
 
 from deeprok.agents.network import MLP
 from deeprok.cli.main import main
+from deeprok.core import frames
 from deeprok.core.errors import DeeprokError
 from deeprok.environments import cartpole
 from deeprok.estimators.variances import read_variances
 from deeprok.evaluation.export import json_q_values, read_policy
 from deeprok.evaluation.export.as_json import to_json
 from deeprok.evaluation.export.policy import make_policy
+from deeprok.evaluation.report import print_evaluation
+from deeprok.evaluation.stored import read_stored
+from deeprok.identification import log as log_files
+from deeprok.identification.checks import Check
+from deeprok.identification.log import read_log
+from deeprok.identification.result import Estimate, Fit, Identified, Noise, settings_from
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import make_config
+from deeprok.sweeps.design import make_trials
+from deeprok.sweeps.spec import read_spec
 from deeprok.tabular import read_csv
+from deeprok.tabular.counts import check_size, read_counts, read_support
 from deeprok.training import jobs
 from deeprok.training.loop import templates
 from deeprok.training.scan import make_program
@@ -223,6 +236,12 @@ def damage_npy(data: bytes, rng: Rng) -> bytes:
         described = {"descr": rng.choice(("<f8", "|O", "<M8[s]", "x", "")), "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, described)
         return file.getvalue() + data[-72:]
+    return whole_npy(rng)
+
+
+def whole_npy(rng: Rng) -> bytes:
+    """An array that is none of what is expected."""
+    file = io.BytesIO()
     arrays: tuple[Any, ...] = (
         *(
             np.ones(9, complex),
@@ -287,6 +306,70 @@ def damage_cell(data: bytes, rng: Rng) -> bytes:
     return "\n".join(map(",".join, rows)).encode("utf-8", "surrogateescape")
 
 
+def damage_toml(data: bytes, rng: Rng) -> bytes:
+    """Replaces a value or a key, drops or doubles a line, or damages words of it."""
+    lines = data.decode().splitlines()
+    i = rng.choice([i for i, line in enumerate(lines) if line])
+    key, _, value = lines[i].partition(" = ")
+    kind = rng.choice(("value", "value", "value", "key", "words", "drop", "double"))
+    if kind == "value":
+        value = rng.choice(
+            (*VALUES, "2026-01-01", "{low = 1, high = 0}", "{low = 0, high = 1, log = true}", "[[1, 2]]")
+        )
+        lines[i] = f"{key} = {value}"
+    elif kind == "key":
+        lines[i] = f"{rng.choice(('extra', 'seed', 'settings', LONG, chr(39) * 2))} = {value}"
+    elif kind == "words":
+        lines[i] = damage_words(lines[i], rng)
+    elif kind == "drop":
+        del lines[i]
+    else:
+        lines.insert(i, lines[i])
+    return "\n".join(lines).encode("utf-8", "surrogateescape")
+
+
+def damage_npz(data: bytes, rng: Rng) -> bytes:
+    """Replaces, drops or adds an array of several."""
+    arrays = dict(np.load(io.BytesIO(data)))
+    name = rng.choice(sorted(arrays))
+    kind = rng.choice(("replace", "replace", "drop", "add"))
+    if kind == "drop":
+        del arrays[name]
+    else:
+        new = np.load(io.BytesIO(whole_npy(rng)))
+        arrays[name if kind == "replace" else rng.choice(("extra", "obs_9", "action_1", LONG[:300]))] = new
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def inflate_npz(data: bytes, rng: Rng) -> bytes:
+    """A few kilobytes that say that they hold much more: in a header, or compressed."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        header = io.BytesIO()
+        rows = rng.choice((10**9, 10**12, 10**30))
+        about = {"descr": "<f8", "fortran_order": False, "shape": (rows,)}
+        np.lib.format.write_array_header_1_0(header, about)
+        archive.writestr("episode.npy", header.getvalue() + bytes(rng.choice((8, 10**6))))
+    return file.getvalue()
+
+
+def damage_parquet(data: bytes, rng: Rng) -> bytes:
+    """Replaces, drops or adds a column."""
+    frame = pandas.read_parquet(io.BytesIO(data))
+    name = rng.choice(sorted(frame))
+    kind = rng.choice(("replace", "replace", "drop", "add"))
+    if kind == "drop":
+        frame = frame.drop(columns=name)
+    else:
+        cell = rng.choice((None, "text", LONG, [1.0, 2.0], {"a": 1}, b"\xff", float("nan"), 1e300, True, 10**18))
+        frame[name if kind == "replace" else "extra"] = [cell] * len(frame)
+    file = io.BytesIO()
+    frame.to_parquet(file)
+    return file.getvalue()
+
+
 def damage_words(text: str, rng: Rng) -> str:
     """Replaces, drops, doubles or adds parts of a text."""
     for _ in range(rng.choice((1, 1, 2, 3))):
@@ -347,7 +430,76 @@ def make_originals(folder: Path) -> Originals:
     (folder / "model.csv").write_text(table)
     (folder / "variances.json").write_text(json.dumps([0.5] * N))
     np.save(folder / "variances.npy", np.full(N, 0.5))
+    write_inputs(folder)
     return Originals(folder, program, (run, best), scores)
+
+
+def write_inputs(folder: Path) -> None:
+    """What users bring: a sweep, logs, identified parameters, counts; and an evaluation that is stored."""
+    (folder / "sweep.toml").write_text(SWEEP)
+    columns = {"episode": np.repeat([0, 1], 3), "t": np.tile(np.arange(3), 2), "action": np.array([0, 1] * 3)}
+    columns |= {f"obs_{i}": np.linspace(-0.1, 0.1, 6) for i in range(4)}
+    pandas.DataFrame(columns).to_csv(folder / "log.csv", index=False)
+    pandas.DataFrame(columns).to_parquet(folder / "log.parquet")
+    np.savez(folder / "log.npz", **columns)
+    ranges = {"pole_length": (0.4, 0.6), "cart_mass": (1.0, 2.0)}
+    (folder / "identified.json").write_text(identified_json(ranges))
+    score = {"mean_return": 10.0, "success": 0.5}
+    cells = {name: [[0.5, 0.5], [0.5, 0.5]] for name in ("mean_return", "std_return", "success")}
+    seed = {"seed": 0, **cells, "overall": score, "nominal": score}
+    evaluation = {
+        **dict(algorithm="rtd_dqn", grid={"pole_length": [0.2, 1.4], "cart_mass": [0.1, 7.0]}, episodes=10),
+        **dict(
+            epsilon=0.1, policy="mean", members=1, kappa=0.0, keep="best", file="evaluation-x.json", per_seed=[seed]
+        ),
+        **cells,
+        **dict(success_low=cells["success"], success_high=cells["success"], overall=score, nominal=score),
+    }
+    (folder / "evaluation-x.json").write_text(json.dumps(evaluation))
+    rows = [f"{s},{a},{t},{r},{n}" for s in "ab" for a in "01" for t, r, n in (("a", 0.5, 3), ("b", -1, 2))]
+    (folder / "counts.csv").write_text("\n".join(["state,action,next_state,reward,count", *rows, ""]))
+    (folder / "support.csv").write_text("state,action,next_state,reward\na,0,b,0.5\nb,,a,\n")
+
+
+SWEEP = """\
+algorithm = ["ddqn", "rtd_dqn"]
+env = "cartpole"
+seeds = 2
+trials = 3
+design_seed = 1
+
+[settings]
+episodes = 5
+hidden = [[4], [4, 4]]
+learning_rate = {low = 1e-4, high = 1e-2, log = true}
+batch_size = 4
+optimizer = "adam"
+double = true
+"""
+
+
+def identified_json(box: dict[str, tuple[float, float]]) -> str:
+    """The file that `deeprok identify` writes of parameters with these ranges."""
+    found = Identified(
+        env="cartpole",
+        parameters={name: Estimate((low + high) / 2, low, high) for name, (low, high) in box.items()},
+        confidence=0.9,
+        unidentified=(),
+        combinations=(),
+        noise=Noise((0.1,) * 4, (0.1,) * 4),
+        fit=Fit(
+            2,
+            60,
+            -3.5,
+            ({"pole_length": 0.5, "cart_mass": 1.2},),
+            (Check("obs_0", "state", "action", 0.4, 0.01, False),),
+        ),
+        bootstrap=box,
+        models={name: (low, high) for name, (low, high) in box.items()},
+        box=box,
+        notes=("a note",),
+    )
+    return found.to_json()
 
 
 class Kind(NamedTuple):
@@ -405,6 +557,35 @@ def read_model(originals: Originals, path: Path) -> None:
     read_csv(path)
 
 
+def read_sweep(originals: Originals, path: Path) -> None:
+    """What `deeprok sweep` does before it makes a folder."""
+    make_trials(read_spec(path))
+
+
+def read_a_log(originals: Originals, path: Path) -> None:
+    log = read_log(path, cartpole())
+    assert np.isfinite(log.obs).all()
+
+
+def train_on_identified(originals: Originals, path: Path) -> None:
+    for what in ("box", "models"):
+        make_config("rtd_dqn", **settings_from(path, "cartpole", what)).make_box(cartpole())
+
+
+def read_evaluation(originals: Originals, path: Path) -> None:
+    found = read_stored([path.parent], path.name)
+    print_evaluation(found, Console(file=io.StringIO()))
+
+
+def read_the_counts(originals: Originals, path: Path) -> None:
+    counts = read_counts(path)
+    check_size(counts)
+
+
+def read_the_support(originals: Originals, path: Path) -> None:
+    read_support(path, read_counts(path.parent / "counts.csv"))
+
+
 def use_variances(originals: Originals, path: Path) -> None:
     make_config("deep_rok", "tuned", **TINY, prior_covariance=read_variances(str(path), "prior_covariance"))
 
@@ -420,6 +601,14 @@ KINDS: dict[str, Kind] = {
     "policy": Kind("policy.json", (damage_value,) * 8, act),
     "model": Kind("model.csv", (damage_cell,) * 8, read_model),
     "variances as JSON": Kind("variances.json", (damage_value,) * 8, use_variances),
+    "sweep": Kind("sweep.toml", (damage_toml,) * 12, read_sweep),
+    "log as CSV": Kind("log.csv", (damage_cell,) * 8, read_a_log),
+    "log as npz": Kind("log.npz", (*(damage_npz,) * 6, inflate_npz), read_a_log),
+    "log as parquet": Kind("log.parquet", (damage_parquet,) * 6, read_a_log),
+    "identified": Kind("identified.json", (damage_value,) * 8, train_on_identified),
+    "evaluation": Kind("evaluation-x.json", (damage_value,) * 8, read_evaluation),
+    "counts": Kind("counts.csv", (damage_cell,) * 8, read_the_counts),
+    "support": Kind("support.csv", (damage_cell,) * 8, read_the_support),
     "variances as npy": Kind("variances.npy", (damage_npy,) * 5, use_variances),
 }
 
@@ -630,3 +819,34 @@ def test_a_finished_run_with_damaged_weights_is_not_resumed_in_silence(
     assert " ".join(capsys.readouterr().err.split()) == f"deeprok: {said}"
     with pytest.raises(DeeprokError, match="is damaged"):
         jobs.resume([folder])
+
+
+def test_a_small_file_that_holds_much(originals: Originals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal numbers are packed well, so that the size of a file says nothing of that of its columns."""
+    columns = {"episode": np.zeros(50_000)}
+    np.savez_compressed(tmp_path / "log.npz", **columns)
+    pandas.DataFrame(columns).to_parquet(tmp_path / "log.parquet")
+    for module in (log_files, frames):
+        monkeypatch.setattr(module, "MOST_BYTES", 300_000)
+    for name in ("log.npz", "log.parquet"):
+        assert (tmp_path / name).stat().st_size < 10_000
+        with pytest.raises(DeeprokError, match=r"holds 0\.0 GB when unpacked; a table may have 0\.0$"):
+            read_log(tmp_path / name, cartpole())
+        read_log(originals.folder / name, cartpole())
+
+
+def test_an_array_that_is_none(tmp_path: Path) -> None:
+    """Nothing is allocated for an array whose header does not describe it."""
+    header = io.BytesIO()
+    about = {"descr": "<f8", "fortran_order": False, "shape": (10**15,)}
+    np.lib.format.write_array_header_1_0(header, about)
+    with zipfile.ZipFile(tmp_path / "log.npz", "w") as archive:
+        archive.writestr("episode.npy", header.getvalue() + bytes(80))
+    with pytest.raises(DeeprokError, match=r"log\.npz: it is not an \.npz file of numbers$"):
+        read_log(tmp_path / "log.npz", cartpole())
+
+
+def test_a_cell_without_end(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text(f"episode,t\n0,{'9' * 200_000}\n")
+    with pytest.raises(DeeprokError, match=r"log\.csv: field larger than field limit"):
+        read_log(tmp_path / "log.csv", cartpole())

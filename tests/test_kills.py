@@ -33,6 +33,11 @@ COMMANDS = {
     "--trial-every 20 --trial-models 4 --episodes 800 --jobs 2",
 }
 
+#: What is killed, and when.
+HOW = ("parent", "all", "writing")
+#: Kills of one training, and how many trainings of a kind are killed so.
+KILLS, PARTS = 5, 4
+
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
@@ -73,11 +78,11 @@ def kill(process: subprocess.Popen[bytes], how: str, out: Path, chance: random.R
     return True
 
 
-def survive(name: str, how: str, kills: int, out: Path, environment: dict[str, str], undisturbed: Any) -> None:
-    chance = random.Random(f"{name} {how}")
+def survive(name: str, how: str, part: int, out: Path, environment: dict[str, str], undisturbed: Any) -> None:
+    chance = random.Random(f"{name} {how} {part}")
     first = f"train {COMMANDS[name]} --seeds {len(SEEDS)} --out"
     process = start(first, out, environment)
-    for i in range(kills):
+    for i in range(KILLS):
         assert kill(process, how, out, chance), f"it was over before kill {i}"
         process.stderr.close()
         begun = (out / "seed-1" / runs.CONFIG).exists()  # else there is nothing to go on with
@@ -86,11 +91,19 @@ def survive(name: str, how: str, kills: int, out: Path, environment: dict[str, s
     assert contents(out) == undisturbed(name)
 
 
+def test_killed_five_times(tmp_path: Path, environment: Any, undisturbed: Any) -> None:
+    survive("rtd_dqn in step", "all", 0, tmp_path / "out", environment, undisturbed)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["parent", "all", "writing"])
+@pytest.mark.parametrize("part", range(1, 1 + PARTS))
+@pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("name", COMMANDS)
-def test_killed_five_times(name: str, how: str, tmp_path: Path, environment: Any, undisturbed: Any) -> None:
-    survive(name, how, 5, tmp_path / "out", environment, undisturbed)
+def test_killed_two_hundred_times(
+    name: str, how: str, part: int, tmp_path: Path, environment: Any, undisturbed: Any
+) -> None:
+    assert len(COMMANDS) * len(HOW) * PARTS * KILLS >= 200
+    survive(name, how, part, tmp_path / "out", environment, undisturbed)
 
 
 SWEEP = as_toml({"algorithm": ["ddqn", "rtd_dqn"], "seeds": 2, "settings": {**FAST, "learning_rate": [1e-3, 1e-2]}})
@@ -111,7 +124,7 @@ def sweep_contents(out: Path) -> dict[str, list[Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["parent", "all", "writing"])
+@pytest.mark.parametrize("how", HOW)
 def test_sweep_killed_three_times(how: str, tmp_path: Path, environment: Any, undisturbed_sweep: Any) -> None:
     out, chance = tmp_path / "out", random.Random(f"sweep {how}")
     (tmp_path / "spec.toml").write_text(SWEEP)

@@ -595,7 +595,7 @@ def test_wrong_shapes_are_one_sentence(env: str, said: str, tmp_path: Path) -> N
 
 
 def test_checkpoint_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer, "_CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(trainer, "CHECKPOINT_SECONDS", 0.0)
     folder = new_run(tmp_path, CONFIGS["rtd_dqn"])
     seen: list[int] = []
     train_together([folder], lambda folder, line: seen.append(progress_of(folder)[0]))

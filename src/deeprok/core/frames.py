@@ -13,6 +13,9 @@ import numpy as np
 from deeprok.core.errors import DeeprokError, extra_missing
 from deeprok.core.files import write_atomically
 
+#: Of all columns of a table together, unpacked.
+MOST_BYTES = 2_000_000_000
+
 
 def make_frame(columns: Mapping[str, np.ndarray]) -> Any:
     """A pandas `DataFrame` with these columns; a clear error where pandas is not installed."""
@@ -63,10 +66,19 @@ def read_parquet(path: Path, content: bytes) -> Any:
       content: what it holds.
     """
     try:
-        pandas, arrow = import_module("pandas"), import_module("pyarrow")
+        pandas = import_module("pandas")
+        import_module("pyarrow")
     except ImportError as error:
         raise extra_missing("parquet files need", "frame") from error
     try:
+        about = import_module("pyarrow.parquet").ParquetFile(io.BytesIO(content)).metadata
+        # A small file can hold any number of equal numbers.
+        if (size := 8 * about.num_rows * about.num_columns) > MOST_BYTES:
+            raise DeeprokError(
+                f"{path} holds {size / 1e9:.1f} GB when unpacked; a table may have {MOST_BYTES / 1e9:.1f}"
+            )
         return pandas.read_parquet(io.BytesIO(content))
-    except (arrow.ArrowException, OSError, ValueError) as error:
+    except Exception as error:  # of any kind that pyarrow and pandas raise for a damaged file
+        if isinstance(error, DeeprokError):
+            raise
         raise DeeprokError(f"can't read {path}: it is not a parquet file") from error

@@ -208,11 +208,17 @@ def _is_evaluation(content: Any) -> bool:
         and len(seeds) > 0
         and all(has_shapes(one, {**dict.fromkeys(_SEED_CELLS, shape), **scores, "seed": ()}) for one in seeds)
         and all(isinstance(one.get("weights", ""), str) for one in seeds)
+        and content["episodes"] >= 1
+        and all(_are_shares(one["success"]) for each in (content, *seeds) for one in (each, *_both(each)))
         and isinstance(parameters, dict)
         and isinstance(content.get("disturbances", {}), dict)
         and all(has_shapes(one, {"nominal": ()}) and set(one) == {"unit", "nominal"} for one in parameters.values())
         and all(set(one) == {"mean_return", "success"} for each in (content, *seeds) for one in _both(each))
     )
+
+
+def _are_shares(numbers: Any) -> bool:
+    return bool(np.all((np.asarray(numbers, float) >= 0.0) & (np.asarray(numbers, float) <= 1.0)))
 
 
 def _both(content: Mapping[str, Any]) -> tuple[Any, Any]:

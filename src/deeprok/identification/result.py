@@ -115,7 +115,7 @@ def read_identified(path: str | Path) -> Identified:
         raise DeeprokError(f"{path} has version {shown(version)}; this version of deeprok reads {VERSION}")
     try:
         found: Identified = convert(content, Identified)
-    except ValidationError as error:
+    except (ValidationError, UnicodeEncodeError) as error:  # half of a surrogate pair is no text
         raise DeeprokError(f"{path} is damaged: {error}; write it again with deeprok identify") from error
     sizes = {len(values) for values in found.models.values()}
     numbers = [x for values in (*found.box.values(), *found.models.values()) for x in values]

@@ -51,7 +51,7 @@ OnInterrupt = Callable[[int], None]
 
 T = TypeVar("T")
 
-_CHECKPOINT_SECONDS = 30.0
+CHECKPOINT_SECONDS = 30.0
 
 
 def templates(program: Program) -> tuple[RunState, Best]:
@@ -211,7 +211,7 @@ def _train_group(
                 runs.append_metrics(folder, line)
                 if report:
                     report(folder, line)
-            overdue = time.monotonic() - saved > _CHECKPOINT_SECONDS or interrupted.is_set()
+            overdue = time.monotonic() - saved > CHECKPOINT_SECONDS or interrupted.is_set()
             for i in active:
                 if i not in broken and (overdue or i not in unfinished):
                     _save(places[i], states, best, i)
