@@ -32,9 +32,9 @@ def older(found: Found) -> str:
         return ""
     return """
 
-These numbers, and all others of rows with a log, are of an earlier `deeprok identify`, whose ranges for few short episodes
-were too narrow. [Short logs](how-to/identify.md#short-logs) has the coverage of the present one. The rows are to be
-measured again."""
+These numbers, and all others of rows with a log, are of an earlier `deeprok identify`, whose ranges for few short
+episodes were too narrow. [Short logs](how-to/identify.md#short-logs) has the coverage of the present one. The rows are
+to be measured again."""
 
 
 def row_name(found: Found, way: str, episodes: int) -> str:

@@ -475,14 +475,16 @@ def test_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert all(command in out for command in cli.COMMANDS)
 
 
+TRACKERS = {"tensorboard", "wandb", "mlflow", "tracker"}
 HELPS: dict[str, set[str]] = {
     **{
-        f"train {algorithm}": set(make_config(algorithm).flat()) - {"algorithm"} | {"seeds", "out", "jobs"}
+        f"train {algorithm}": set(make_config(algorithm).flat()) - {"algorithm"} | {"seeds", "out", "jobs", *TRACKERS}
         for algorithm in ("deep_rok", "ddqn", "boot_dqn", "rtd_td3", "ktd_q", "epopt")
     },
-    "train --resume x": {"resume", "jobs", "episodes", "steps"},
+    "train --resume x": {"resume", "jobs", "episodes", "steps", *TRACKERS},
     "evaluate": {"grid", "episodes", "epsilon", "policy", "members", "kappa", "keep", "json", "seed", "plot", "name"},
-    "compare": {"grid", "episodes", "epsilon", "keep", "plot", "json"},
+    "compare": {"grid", "episodes", "epsilon", "keep", "plot", "json", "by", "against", "tasks", "references", "table"},
+    "tensorboard": {"out"},
     "identify": {"env", "data", "parameters", "confidence", "bootstrap", "seed", "out", "json"},
     "export": {"format", "out", "keep"},
     "plot": {"kind", "out", "grid", "episodes", "name"},
@@ -970,7 +972,7 @@ def test_interrupted_training_says_what_is_saved(
 def test_interrupted_with_the_last_chunk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = at_step(tmp_path / "run", make_config("dqn", episodes=5), 40, 1)
 
-    def finish(*_: Any) -> None:
+    def finish(*_: Any, **__: Any) -> None:
         counters = {"steps": np.int32(60), "episodes": np.int32(5)}
         checkpoint.save(run / runs.CHECKPOINT, {"run": counters, "best": {"steps": np.int32(0)}})
         raise KeyboardInterrupt
@@ -981,7 +983,7 @@ def test_interrupted_with_the_last_chunk(tmp_path: Path, capsys: pytest.CaptureF
     assert f"deeprok evaluate {run}" in captured.out
 
 
-def interrupt(*_: Any) -> None:
+def interrupt(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 

@@ -110,7 +110,7 @@ def run(words: Sequence[str]) -> None:
         trackers = _trackers(resumed)
         folders = runs.find(resumed.resume)
         _extend(resumed, folders)
-        _train_runs(resumed.resume, folders, resumed, jobs.resume, trackers)
+        _train_runs(resumed.resume, folders, resumed.jobs, jobs.resume, trackers)
         return
     if not words or words[0] in ("-h", "--help"):
         _train_help()
@@ -122,7 +122,7 @@ def run(words: Sequence[str]) -> None:
     seeds = None if options.seeds is None else range(config.seed, config.seed + options.seeds)
     trackers = _trackers(options)
     folders = jobs.create(config, out, seeds, options.jobs)
-    _train_runs(out, folders, options, jobs.begin, trackers)
+    _train_runs(out, folders, options.jobs, jobs.begin, trackers)
 
 
 def _trackers(options: Train | Resume) -> list[str]:
@@ -242,9 +242,8 @@ def _settings_of_others(config: Config) -> set[str]:
 
 
 def _train_runs(
-    name: Path, folders: Sequence[Path], options: Train | Resume, train: Callable[..., None], trackers: Sequence[str]
+    name: Path, folders: Sequence[Path], count: int | None, train: Callable[..., None], trackers: Sequence[str] = ()
 ) -> None:
-    count = options.jobs
     jobs.check_count(count)
     configs = {folder: runs.read_config(folder) for folder in folders}
     done = {folder: progress_of(folder) for folder in folders}

@@ -75,7 +75,8 @@ def degrees_of_freedom(best: Point, likelihood: Likelihood) -> np.ndarray:
     def variances(i: int, sign: int) -> np.ndarray:
         x = best.x.copy()
         x[i] *= 1 + sign * _CHANGE
-        return np.diag(covariance_of(likelihood.alone(x).information[:count, :count], width))
+        information = np.asarray(likelihood.alone(x).information)
+        return np.diag(covariance_of(information[:count, :count], width))
 
     logs = [np.log(variances(i, 1) / variances(i, -1)) / (2 * _CHANGE) for i in noises]  # ∂ log V / ∂ log q
     slope = np.reshape(logs, (len(noises), count))
@@ -90,8 +91,8 @@ def degrees_of_freedom(best: Point, likelihood: Likelihood) -> np.ndarray:
 def student_levels(level: float, freedom: np.ndarray) -> np.ndarray:
     """[N] the roots of 2 Δℓ at the ends of ranges that hold the truth as often as normal ones at this level.
 
-    Of the slope of a line through points with normal errors, twice the drop of the log-likelihood, penalised as it is
-    here, is (ν + 1) log (1 + t² / ν), where t has Student's distribution with ν degrees of freedom.
+    Of the mean of normal numbers, twice the drop of the log-likelihood is (ν + 1) log (1 + t² / ν), where t has
+    Student's distribution with ν degrees of freedom.
 
     Args:
       level: of normal ones.
