@@ -89,8 +89,8 @@ def _conclusions(found: Tuning) -> list[str]:
     if before is not None:
         scale = SHOWN[metric][1]
         sentences.append(
-            f"while tuning the winner scored {scale * before:.3g} on the models of the search; the best of many trials "
-            "was lucky too, so that the score on fresh seeds is the one to believe"
+            f"while tuning the winner scored {scale * before:.3g} with few seeds, on the models of the search; the "
+            "best of many trials is lucky too, so that the score on fresh seeds is the one to believe"
         )
     return sentences
 

@@ -29,7 +29,7 @@ KEPT = 3
 
 _FIRST = 10  # proposals that are drawn at random, before there is something to learn from
 _DIGITS = 6  # of a number that is proposed
-_LEAST = 6  # scores that an importance is computed from
+_LEAST = 20  # scores that an importance is computed from: of fewer the best tenth is one or two
 
 
 def optuna() -> Any:
