@@ -211,8 +211,9 @@ def test_saves_figures_and_numbers(browser: Browser, pole: Path) -> None:
     browser.wait("return window.saved.length === document.querySelectorAll('.behind button').length")
     saved = browser.run("return window.saved")
     pictures = [text for text in saved if text.startswith("<svg")]
-    assert len(pictures) == 1
-    assert 'xmlns="http://www.w3.org/2000/svg"' in pictures[0]
+    assert len(pictures) == 2  # maps and curves
+    assert any("pole length 0.2 – 1.4 m" in picture for picture in pictures)
+    assert all('xmlns="http://www.w3.org/2000/svg"' in picture for picture in pictures)
     assert {*json.loads(next(text for text in saved if text.startswith("{")))} == {"falling", "steady"}
 
 
