@@ -186,9 +186,10 @@ def test_measures(browser: Browser, pole: Path) -> None:
 def test_largest_gap(browser: Browser, tmp_path: Path) -> None:
     """Trained agents: where the maps show the largest gap the nominal one fails, and the robust one does not."""
     runs = tmp_path / "runs"
-    for algorithm in ("ddqn", "rtd_dqn"):
+    # The nominal agent is tried near the nominal friction only, or its best weights may be those of a careful driver.
+    for algorithm, box in (("ddqn", ["--box", "friction=0.75:0.85"]), ("rtd_dqn", [])):
         words = ["train", algorithm, "--env", "road", "--steps", "60000", "--out", str(runs / algorithm)]
-        assert main(words) == 0
+        assert main([*words, *box]) == 0
     assert main(["report", str(runs), "--episodes", "20", "--out", str(tmp_path / "report.html")]) == 0
     browser.open(tmp_path / "report.html", **STILL)
     assert values(browser)["friction"] < 0.4
@@ -211,8 +212,9 @@ def test_saves_figures_and_numbers(browser: Browser, pole: Path) -> None:
     browser.wait("return window.saved.length === document.querySelectorAll('.behind button').length")
     saved = browser.run("return window.saved")
     pictures = [text for text in saved if text.startswith("<svg")]
-    assert len(pictures) == 1
-    assert 'xmlns="http://www.w3.org/2000/svg"' in pictures[0]
+    assert len(pictures) == 2  # maps and curves
+    assert any("pole length 0.2 – 1.4 m" in picture for picture in pictures)
+    assert all('xmlns="http://www.w3.org/2000/svg"' in picture for picture in pictures)
     assert {*json.loads(next(text for text in saved if text.startswith("{")))} == {"falling", "steady"}
 
 

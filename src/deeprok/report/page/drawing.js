@@ -76,6 +76,8 @@ export function paint(canvas, drawing, width, height, theme) {
     const [x, y] = place(shape.at);
     const length = pen.measureText(shape.words).width;
     const before = { left: 0, middle: length / 2, right: length }[shape.side];
-    pen.fillText(shape.words, Math.min(Math.max(x, before + 2), width - length + before - 2), y);
+    const half = Math.max(9, (shape.size * height) / 100) / 2;
+    const [from, to] = [before + 2, width - length + before - 2];
+    pen.fillText(shape.words, Math.min(Math.max(x, from), to), Math.min(Math.max(y, half + 1), height - half - 1));
   }
 }

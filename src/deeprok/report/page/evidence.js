@@ -62,9 +62,27 @@ function results(agents) {
         h("tbody", {}, rows),
       ),
     ),
-    behind("results", null, agents.map((agent) => agent.map.command), () =>
+    behind("results", () => savedMaps(agents), agents.map((agent) => agent.map.command), () =>
       Object.fromEntries(agents.map((agent) => [agent.name, agent.map]))),
   );
+}
+
+/** The maps as they are shown, side by side in one picture with their names and axes. */
+function savedMaps(agents) {
+  const figures = [...document.querySelectorAll(".pane")].filter((pane) => pane.querySelector(".map"));
+  const height = Math.max(...figures.map((pane) => Number(pane.querySelector(".map").getAttribute("viewBox").split(" ")[3])));
+  const parts = figures.map((pane, i) => {
+    const lines = [...pane.querySelectorAll("figcaption")].flatMap((caption) =>
+      [...caption.childNodes].map((node) => node.textContent).filter(Boolean));
+    return svg("g", { transform: `translate(${216 * i + 8} 8)` },
+      svg("text", { x: 4, y: 12, class: "name" }, pane.dataset.agent),
+      svg("g", { transform: "translate(0 18)" }, [...pane.querySelector(".map").childNodes].map((node) => node.cloneNode(true))),
+      lines.map((said, k) => svg("text", { x: 4, y: height + 32 + 14 * k }, said)));
+  });
+  const picture = svg("svg", { viewBox: `0 0 ${216 * agents.length} ${height + 74}`, class: "chart" }, parts);
+  document.querySelector(".evidence").append(picture); // for its styles
+  setTimeout(() => picture.remove());
+  return picture;
 }
 
 function learning(agents, theme, chosen) {
@@ -103,8 +121,10 @@ function stressed(scene, agents) {
   const rows = agents.flatMap((agent) =>
     agent.stress.runs.map((run) => {
       const worst = Object.entries(run.worst.parameters).map(([name, value]) => `${words(name)} ${number(value)}`);
-      const margins = Object.entries(run.margin).map(([name, { low, high }]) =>
-        `${words(name)} ${low === null ? "any" : `≥ ${number(low)}`}${high === null ? "" : `, ≤ ${number(high)}`}`);
+      const margins = Object.entries(run.margin).map(([name, { low, high }]) => {
+        const ends = [low === null ? "" : `≥ ${number(low)}`, high === null ? "" : `≤ ${number(high)}`].filter(Boolean);
+        return `${words(name)} ${ends.join(" and ") || "is any"}`;
+      });
       return h(
         "tr",
         {},
@@ -152,7 +172,8 @@ function covered(agents, theme) {
       hover(dot, () => `${agent.name}: ${percent(levels[k])} claimed, ${percent(coverage[k])} held`);
       frame.picture.append(dot);
     });
-    frame.picture.append(svg("text", { x: known.at(-1)[0] - 10, y: known.at(-1)[1] + 18 + 16 * i, "text-anchor": "end", fill: colour }, agent.name));
+    const place = { x: frame.right - 8, y: frame.low - 12 - 16 * i, "text-anchor": "end", style: `fill:${colour}` };
+    frame.picture.append(svg("text", place, agent.name));
   });
   return card(
     "Intervals for Q",

@@ -158,11 +158,15 @@ export function drawMap(stage, agent) {
     set(i, j);
     stage.focusMap(agent);
   });
+  const [i, j] = [map.at[0], map.at[1] ?? 0];
+  const here = measure === "success"
+    ? `${percent(success[i][j])} here (${percent(low[i][j])} – ${percent(high[i][j])})`
+    : `${measure} ${said(value(map, i, j))} here`;
   const end = (k) => `${words(map.names[k])} ${number(map.axes[k][0])} – ${number(map.axes[k].at(-1))} ${units[map.names[k]]?.unit ?? ""}`.trim();
   return h(
     "figure",
     { class: "map-figure" },
     picture,
-    h("figcaption", {}, `→ ${end(0)}`, rows > 1 ? h("br") : null, rows > 1 ? `↑ ${end(1)}` : null),
+    h("figcaption", {}, h("span", { class: "here" }, here), h("br"), `→ ${end(0)}`, rows > 1 ? h("br") : null, rows > 1 ? `↑ ${end(1)}` : null),
   );
 }

@@ -194,8 +194,10 @@ export class Stage {
     else this.settings.params[name] = value;
     this.show();
     this.forget();
-    this.maps();
     this.repaint();
+    // A slider that is dragged moves more often than a screen shows.
+    cancelAnimationFrame(this.drawing);
+    this.drawing = requestAnimationFrame(() => this.maps());
   }
 
   move(params) {
