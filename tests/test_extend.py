@@ -260,7 +260,7 @@ def test_the_command_says_what_happens(
         config = dataclasses.replace(runs.read_config(folder), settle=settle)
         (folder / runs.CONFIG).write_text(config.to_json())
     trained_on: list[Any] = []
-    monkeypatch.setattr(jobs, "resume", lambda folders, *_: trained_on.append(list(folders)))
+    monkeypatch.setattr(jobs, "resume", lambda folders, *_, **__: trained_on.append(list(folders)))
     assert main(["train", "--resume", str(folders[0].parent), "--steps", "900"]) == 0
     said = " ".join(capsys.readouterr().err.split())
     assert (

@@ -298,7 +298,7 @@ def test_equal_optima_are_all_reported() -> None:
     ends = [(0, 0.8), (0.9, 2), (3, 4), (4.5, 5.2), (5.2, 6)]
     roots = [optimize.brentq(lambda x: np.sin(2 * x) + 0.3 * x - np.sin(1.2) - 0.18, *each) for each in ends]
     np.testing.assert_allclose(places, roots, atol=0.1)
-    assert found.parameters["place"].low < 0.6
+    assert found.parameters["place"].low <= places[0]
     assert found.parameters["place"].high >= places[-1]
 
 

@@ -24,6 +24,7 @@ README = DOCS.parent / "README.md"
 #: Pages whose commands and functions are those of others, in another order, or tested by themselves.
 SLOW = (
     "ambiguity-set",
+    "compare-settings",
     "deploy",
     "counts",
     "disturbances",
@@ -40,6 +41,8 @@ SLOW = (
     "screen",
     "stress",
     "sweep",
+    "track",
+    "tune",
 )
 PAGES = [README, *sorted([*(DOCS / "tutorials").glob("*.md"), *(DOCS / "how-to").glob("*.md")])]
 
@@ -53,6 +56,8 @@ ITERATION = {"preset": "tuned", "episodes": 4, "trajectories": 4, "trial_models"
 EVALUATE = {"episodes": 2}
 #: The fewest models that four parameters take.
 STRESS = {"budget": 192}
+#: One trial of a tuning, and as few seeds as there may be.
+TUNE = {"trials": 1, "rungs": 1, "seeds": 1, "finalists": 1, "fresh": 2, "fix": "steps=2000", "jobs": 1}
 
 
 class Block(NamedTuple):
@@ -83,7 +88,7 @@ def reduced(words: list[str]) -> list[str]:
     """The command with small sizes."""
     train = ITERATION if {"pg", "epopt", "robust_pg"} & {*words[1:2]} else PLAIN
     episodes = dict.fromkeys(("evaluate", "check-env", "compare", "report"), EVALUATE)
-    sizes = {"train": train, "stress": STRESS, **episodes}.get(words[0], {})
+    sizes = {"train": train, "stress": STRESS, "tune": TUNE, **episodes}.get(words[0], {})
     if "--resume" in words:  # a longer budget is one of two more episodes
         given = [words.index(option) for option in ("--episodes", "--steps") if option in words]
         return [*words[: given[0]], *words[given[0] + 2 :], "--episodes", "6"] if given else words
@@ -119,6 +124,7 @@ def compiled_for_all() -> Iterator[None]:
 def small(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Small sizes, a folder of its own from which modules can be imported, and one process."""
     make_config, evaluate, stress, compare = deeprok.make_config, deeprok.evaluate, deeprok.stress, deeprok.compare
+    tune = deeprok.tune
 
     def small_config(*args: Any, **settings: Any) -> Any:
         return make_config(*args, **{**settings, **(TRAIN if page == README else PLAIN)})
@@ -130,6 +136,8 @@ def small(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setattr(deeprok, "evaluate", small_evaluation)
     monkeypatch.setattr(deeprok, "compare", lambda runs, **options: compare(runs, **{**options, **EVALUATE}))
     monkeypatch.setattr(deeprok, "stress", lambda *runs, **options: stress(*runs, **{**options, **STRESS}))
+    small_tune = {**TUNE, "fix": {"steps": 2000}}
+    monkeypatch.setattr(deeprok, "tune", lambda *args, **options: tune(*args, **{**options, **small_tune}))
     monkeypatch.setattr(jobs, "count_cores", lambda: 1)  # worker processes would compile all of it again
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -160,7 +168,7 @@ def test_page_runs(page: Path, small: None, tmp_path: Path) -> None:
 
 def test_every_example_with_a_name_of_ones_own_stands_on_a_page() -> None:
     shown = {block.title for page in PAGES for block in blocks(page) if block.title}
-    others = {"deployed.py", "rollout.py", "main.c", "sweep.toml"}
+    others = {"deployed.py", "rollout.py", "main.c", "sweep.toml", "rates.toml"}
     assert shown == {path.name for path in (DOCS / "examples").glob("my_*.py")} | others
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,8 @@ def run(words: Sequence[str]) -> None:
         markup=False,
         soft_wrap=True,
     )
+    # A shell that starts a command in the background has it ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     server.serve()
 
 
