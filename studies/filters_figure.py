@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deeprok.plot import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY
-from studies.filters_page import FEW_TITLES, TITLES, Found, bar, is_filter, rows_of, start_of, step_time, successes
+from studies.filters_page import (
+    FEW_TITLES,
+    TITLES,
+    Found,
+    bar,
+    is_few_measured,
+    is_filter,
+    rows_of,
+    start_of,
+    step_time,
+    successes,
+)
 from studies.statistics import estimate
 
 if TYPE_CHECKING:
@@ -45,7 +56,8 @@ _FEW_STYLES = {
 
 def of_filters(found: Found) -> dict[str, Figure]:
     """Every figure, by name."""
-    return {"steps": curves(found, seconds=False), "seconds": curves(found, seconds=True), "few": few(found)}
+    drawn = {"steps": curves(found, seconds=False), "seconds": curves(found, seconds=True)}
+    return drawn | ({"few": few(found)} if is_few_measured(found) else {})
 
 
 def curves(found: Found, seconds: bool) -> Figure:

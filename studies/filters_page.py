@@ -367,8 +367,6 @@ def page(found: Found) -> str:
     Args:
       found: what `filters.json` holds.
     """
-    old, new = found["gravities"]
-    few = found["few_settings"]
     environments = "\n".join(_environment(found, env) for env in found["rows"])
     times = next(iter(found["times"].values()))
     return wrapped(
@@ -414,7 +412,25 @@ weights that a run ends with, on the grid of [Does it work without tuning?](defa
 {found["episodes"]} episodes a cell.
 
 {environments}
-## Few data
+{_few_section(found) if is_few_measured(found) else _FEW_MISSING}
+"""
+    )
+
+
+_FEW_MISSING = """## Few data
+
+Warm starts and trainings of 10, 30 and 100 episodes on Cart-Pole are part of this study, and are not measured yet."""
+
+
+def is_few_measured(found: Found) -> bool:
+    """Whether any row with few episodes was measured."""
+    return any(row["seeds"] for its in found["few"].values() for row in its.values())
+
+
+def _few_section(found: Found) -> str:
+    old, new = found["gravities"]
+    few = found["few_settings"]
+    return f"""## Few data
 
 Cart-Pole with the preset `tuned`, and a few episodes: {_enumerated(found["budgets"])}. Runs from scratch lower ε over
 half the budget. The others are warm starts: after that preset's own training at {old:g} m/s² gravity rises to
@@ -448,9 +464,7 @@ From scratch at {old:g} m/s², where the earlier runs succeed in {_earlier(found
 
 A run whose gravity changes halfway is two runs, of which the second starts from the first with an empty replay buffer:
 the rows above. The row with fading is the filter that expects such changes. What they do not cover is a buffer that
-still holds transitions of the old gravity.
-"""
-    )
+still holds transitions of the old gravity."""
 
 
 def _size(algorithm: str) -> str:

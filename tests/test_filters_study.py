@@ -387,7 +387,11 @@ def test_page_is_there_if_its_numbers_are() -> None:
         assert {path.name for path in numbers.parent.iterdir()} == {"filters.json"} | {
             f"{name}.{ending}" for name in filters_figure.of_filters(found) for ending in ("png", "svg")
         }
+        # The page says so as long as the second part is not measured.
+        whole = filters_page.is_few_measured(found)
         for part in filters.parts(Options(seeds=10), filters.ENVS):
+            if part.place[0] != "rows" and not whole:
+                continue
             its = filters._at(found, part.place)
             assert its["settings"] == part.settings
             assert len(its["seeds"]) + len(its["diverged"]) >= 10
