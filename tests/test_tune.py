@@ -566,6 +566,23 @@ def test_time_ends_the_search_and_leaves_enough_for_the_winner(play: Any, monkey
     assert 250 < now[0] <= 400
 
 
+def test_a_long_start_of_short_trainings_does_not_end_the_search(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each setting takes 30 s to compile, and 5 s for all of the steps of a seed. A first rung, which hardly trains,
+    says little of how long the last one takes; the presets, which were trained to the end, say more."""
+    now, compiled = [0.0], set[str]()
+    monkeypatch.setattr(searching.time, "monotonic", lambda: now[0])
+
+    def takes(config: Config, seed: int) -> float:
+        now[0] += 5.0 * config.steps / 150_000 + (0.0 if config.digest() in compiled else 30.0)
+        compiled.add(config.digest())
+        return by_rate(config, seed)
+
+    found = play(takes, trials=None, budget="20m", search={"learning_rate": None})
+    assert len(found.record.trials) > 10
+    assert any(trial.state == "finished" for trial in found.record.trials)
+    assert now[0] <= 1200
+
+
 def test_folders_of_others_and_damaged_ones_are_refused(play: Any, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")

@@ -158,9 +158,20 @@ class Search:
         if self._task.options.budget is None:
             return True
         left = seconds_of(self._task.options.budget) - self.seconds
-        known = {rung: seconds / _work(self._task.rungs[rung]) for rung, seconds in self._longest.items()}
-        pace = known.get(longest, max(known.values(), default=0.0))
-        return left > pace * _work(self._task.rungs[longest]) + _MARGIN * self._final_seconds()
+        return left > self._round_seconds(longest) + _MARGIN * self._final_seconds()
+
+    def _round_seconds(self, rung: int) -> float:
+        """How long a round may take whose longest rung is given, at the most."""
+        if rung in self._longest:
+            return self._longest[rung]
+        rungs, options, presets = self._task.rungs, self._task.options, self.record.presets
+        # Start and compiling take as long for any rung, so that a longer one takes less than in proportion.
+        known = (seconds * _work(rungs[rung]) / _work(rungs[other]) for other, seconds in self._longest.items())
+        # A slot that trained presets did more than one that trains a rung, with start and compiling too.
+        both = sum(preset.seconds for preset in presets)
+        done = options.fresh * sum(preset.steps for preset in presets) / self._executor.slots
+        wanted = _work(rungs[rung]) * self._task.base.task().most_steps
+        return min([*known, both * max(1.0, wanted / done)] if done else known, default=0.0)
 
     def _final_seconds(self) -> float:
         """How long the finalists and the winner will take, judged by the presets."""
