@@ -21,7 +21,7 @@ from rich.table import Table
 
 from deeprok.agents.network import Network
 from deeprok.cli.options import COUNT, JOBS, PATH
-from deeprok.core.errors import DeeprokError
+from deeprok.core.errors import DeeprokError, DivergedError
 from deeprok.core.files import write_atomically
 from deeprok.environments import cartpole
 from deeprok.evaluation.policies import draw_members, weights_policy
@@ -249,8 +249,8 @@ def train(comparison: str, prepared: Iterable[Run], processes: int | None, done:
         done(what, 0.0)
         try:
             jobs.resume(missing, processes, report, lambda _: console.print("stopping after this chunk …"))
-        except DeeprokError as error:
-            # A run that diverged is a result too: it is reported, and counted in the tables.
+        except DivergedError as error:
+            # That is a result too: it is reported, and counted in the tables. Nothing else that may go wrong is one.
             console.print(str(error), style="yellow", markup=False, soft_wrap=True, highlight=False)
 
 

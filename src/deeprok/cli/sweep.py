@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.text import Text
 
 from deeprok.cli import streams
 from deeprok.cli.options import JOBS, option_names, parse_options
+from deeprok.cli.trackers import Trackers
 from deeprok.cli.train import on_interrupt
 from deeprok.sweeps.on_ray import Resources
 from deeprok.sweeps.spec import read_spec
@@ -65,17 +67,18 @@ class Sweep:
     """Accelerators that Ray keeps for it."""
     memory: Annotated[float, tyro.conf.arg(metavar="GB", help_behavior_hint="(default: any)")] = 0.0
     """Memory that Ray keeps for it."""
+    trackers: Annotated[Trackers, tyro.conf.arg(name="")] = dataclasses.field(default=Trackers())
 
 
 def run(words: Sequence[str]) -> int:
     """Runs the command; its exit code is 2 if a trial failed."""
     options = parse_options(Sweep, words, "sweep")
     out = options.out or Path("runs") / options.spec.stem
-    resources = Resources(options.cpus, options.gpus, options.memory)
+    resources, trackers = Resources(options.cpus, options.gpus, options.memory), options.trackers.names()
     spec = read_spec(options.spec)
     executor = make_executor(out, options.executor, options.address, options.jobs, resources)
     try:
-        found = run_sweep(spec, out, executor, streams.err, on_interrupt)
+        found = run_sweep(spec, out, executor, streams.err, on_interrupt, trackers)
     except KeyboardInterrupt:
         sentence = "stopped; what was trained is saved, go on with the same command"
         streams.err.print(sentence, highlight=False, markup=False, soft_wrap=True)
@@ -104,4 +107,4 @@ def _print(found: SweepResult) -> None:
 
 def options() -> set[str]:
     """The names of its options."""
-    return option_names(Sweep)
+    return option_names(Sweep, Trackers)

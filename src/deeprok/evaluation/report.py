@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from deeprok.evaluation.result import Evaluation, Score
 
@@ -18,16 +20,16 @@ def print_evaluation(result: Evaluation, out: Console) -> None:
         result.policy, f"{result.policy} of {result.members}"
     )
     out.print(
-        f"[bold]{result.algorithm}[/bold] · {seeds} seed{'s' if seeds > 1 else ''} · {result.keep} weights · "
-        f"policy {acting} · ε {result.epsilon:g} · {result.episodes} episodes a cell"
-        + "".join(f" · {name} {value}" for name, value in result.disturbances.items()),
+        f"[bold]{escape(result.algorithm)}[/bold] · {seeds} seed{'s' if seeds > 1 else ''} · {result.keep} weights · "
+        f"policy {escape(acting)} · ε {result.epsilon:g} · {result.episodes} episodes a cell"
+        + "".join(f" · {name} {escape(str(value))}" for name, value in result.disturbances.items()),
         highlight=False,
         soft_wrap=True,
     )
     if len(result.grid) <= 2:
         names = list(result.grid)
         directions = f"{names[0]} →" + (f" × {names[1]} ↑" if len(names) == 2 else "")
-        out.print(f"success in %, {directions}", highlight=False, soft_wrap=True)
+        out.print(f"success in %, {directions}", highlight=False, markup=False, soft_wrap=True)
         for table in _bands(result, out.width):
             out.print(table)
     rows = [("whole grid", result.overall, ""), ("nominal", result.nominal, "")]
@@ -35,7 +37,7 @@ def print_evaluation(result: Evaluation, out: Console) -> None:
     heading = "worst cells" if len(cells) > 1 else "worst cell"
     for i, cell in enumerate(cells):
         score = Score(float(result.mean_return[cell]), float(result.success[cell]))
-        rows.append((heading if i == 0 else "", score, f"   {where(result.grid, cell)}"))
+        rows.append((heading if i == 0 else "", score, f"   {escape(where(result.grid, cell))}"))
     failed = failed_seeds(result)
     if seeds > 1:
         for one in result.per_seed:
@@ -108,7 +110,7 @@ def _bands(result: Evaluation, width: int) -> Iterator[Table]:
     size = -(-len(heads) // -(-len(heads) // size))  # alike
     for start in range(0, len(heads), size):
         table = Table()
-        table.add_column(corner, style="bold", no_wrap=True)
+        table.add_column(Text(corner), style="bold", no_wrap=True)
         for head in heads[start : start + size]:
             table.add_column(head, justify="right", no_wrap=True)
         for text, row in zip(sides, cells, strict=True):

@@ -210,6 +210,7 @@ def _is_evaluation(content: Any) -> bool:
         and all(isinstance(one.get("weights", ""), str) for one in seeds)
         and content["episodes"] >= 1
         and all(_are_shares(one["success"]) for each in (content, *seeds) for one in (each, *_both(each)))
+        and all(_have_squares(one[name]) for one in (content, *seeds) for name in ("mean_return", "std_return"))
         and isinstance(parameters, dict)
         and isinstance(content.get("disturbances", {}), dict)
         and all(has_shapes(one, {"nominal": ()}) and set(one) == {"unit", "nominal"} for one in parameters.values())
@@ -219,6 +220,11 @@ def _is_evaluation(content: Any) -> bool:
 
 def _are_shares(numbers: Any) -> bool:
     return bool(np.all((np.asarray(numbers, float) >= 0.0) & (np.asarray(numbers, float) <= 1.0)))
+
+
+def _have_squares(numbers: Any) -> bool:
+    """Whether variances can be computed with them."""
+    return bool(np.all(np.abs(np.asarray(numbers, float)) < 1e150))
 
 
 def _both(content: Mapping[str, Any]) -> tuple[Any, Any]:
