@@ -106,15 +106,15 @@ FIELDS = {
 def test_only_a_run_that_diverged_is_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     its = engine.runs_of(tmp_path, plan.Comparison("some", [plan.Row("dqn", "dqn")], [0], exam.Exam(0)))
     engine.prepare(tmp_path, its)
-    console = Console(file=io.StringIO(), width=200)
+    console, options = Console(file=io.StringIO(), width=200), Options(out=tmp_path, jobs=1)
     with runs.hold([its[0].folder]), pytest.raises(DeeprokError, match="seed-0 is in use by process"):
-        engine.train("some", its, 1, lambda what, work: None, console)
+        engine.train("some", its, options, lambda what, work: None, console)
 
     def diverges(*_: Any) -> None:
         raise DivergedError("seed 0 broke down")
 
     monkeypatch.setattr(engine.jobs, "resume", diverges)
-    engine.train("some", its, 1, lambda what, work: None, console)
+    engine.train("some", its, options, lambda what, work: None, console)
     assert console.file.getvalue() == "seed 0 broke down\n"
 
 

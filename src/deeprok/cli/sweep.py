@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from deeprok.cli import streams
-from deeprok.cli.options import JOBS, option_names, parse_options
+from deeprok.cli.options import ADDRESS, JOBS, option_names, parse_options
 from deeprok.cli.trackers import Trackers
 from deeprok.cli.train import on_interrupt
 from deeprok.sweeps.on_ray import Resources
@@ -57,9 +57,7 @@ class Sweep:
     """Processes of this machine, or tasks of a Ray cluster (needs the extra ray)."""
     jobs: Annotated[int | None, JOBS] = None
     """Processes at once on this machine."""
-    address: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS", help_behavior_hint="(default: start one here)")] = (
-        None
-    )
+    address: Annotated[str | None, ADDRESS] = None
     """A Ray cluster: host:port, or auto for the one that this machine belongs to."""
     cpus: float = 1.0
     """Cores that Ray keeps for each group of seeds that is trained together."""
