@@ -3,13 +3,18 @@
     python benchmarks/scale.py
 
 takes about twenty minutes on two cores and needs the extra `ray`. Seconds are those of the clock on the wall, so
-nothing else should run. It writes `scale.json` and prints the tables of `docs/scale.md`.
+nothing else should run. It writes `scale.json`, and the part of `docs/scale.md` that is made of it.
+
+    python benchmarks/scale.py --quick
+
+sees in a few minutes whether all of it works, with sizes too small to say anything.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import statistics
@@ -21,12 +26,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-#: Seeds that are trained one after another, and vmapped in two processes.
-SEEDS = 16
-#: Trials of the sweep, of about a minute each.
-TRIALS = 6
-#: Seeds that share a program, for the time of a step.
-TOGETHER = (1, 2, 4, 8, 16, 32)
+ROOT = Path(__file__).parents[1]
+
+#: Cores of a node of the model.
+CORES = 8
 #: Processes that post to the driver's actor at once.
 POSTING = 2
 #: Posts of a task each second: it looks at its worker process twice as often as once a second.
@@ -35,7 +38,7 @@ POSTS = 2.0
 #: One process that trains seed after seed; the compiled program stays in its cache.
 _ONE_BY_ONE = """
 import sys, deeprok
-config = deeprok.make_config("rtd_dqn")
+config = deeprok.make_config("rtd_dqn", steps=int(sys.argv[3]))
 for seed in range(int(sys.argv[2])):
     deeprok.train(config, seeds=[seed], out=f"{sys.argv[1]}/{seed}", jobs=1)
 """
@@ -44,7 +47,22 @@ _SWEEP = """
 algorithm = "deep_rok"
 [settings]
 observation_noise = [{levels}]
+steps = {steps}
 """
+
+
+class Sizes(NamedTuple):
+    """How much is measured."""
+
+    seeds: int = 16  # that are trained one after another, and vmapped in two processes
+    trials: int = 6  # of the sweep, of about a minute each
+    steps: int = 150_000  # of each run: those of the preset
+    together: tuple[int, ...] = (1, 2, 4, 8, 16, 32)  # seeds that share a program, for the time of a step
+    repeats: int = 5  # of that time
+    posting: float = 5.0  # seconds
+
+
+QUICK = Sizes(seeds=2, trials=2, steps=4000, together=(1, 2), repeats=1, posting=0.5)
 
 
 class Used(NamedTuple):
@@ -56,8 +74,8 @@ class Used(NamedTuple):
 
 
 def used(words: Sequence[str], folder: Path) -> Used:
-    """Runs a command with a cache of compiled programs in the folder."""
-    environment = {**os.environ, "DEEPROK_CACHE": str(folder / "cache")}
+    """Runs a command with an empty cache of compiled programs."""
+    environment = {**os.environ, "DEEPROK_CACHE": tempfile.mkdtemp(dir=folder)}
     code = (
         "import json, resource, subprocess, sys, time\n"
         "began = time.monotonic()\n"
@@ -80,36 +98,42 @@ def deeprok(*words: str) -> list[str]:
     return [sys.executable, "-m", "deeprok", *words]
 
 
-def commands(folder: Path) -> Iterator[tuple[str, list[str]]]:
+#: What is timed: the names of the commands.
+ONE_BY_ONE, VMAPPED = "seeds, one after another", "seeds, vmapped on two cores"
+ONE_CORE, TWO_CORES, ON_RAY = "sweep, one core", "sweep, two cores", "sweep, two cores, Ray"
+
+
+def commands(folder: Path, sizes: Sizes) -> Iterator[tuple[str, list[str]]]:
     """What is timed, each with a new folder for its runs."""
-    levels = ", ".join(f"{3e-5 * (1 + i / 100):.3g}" for i in range(TRIALS))  # settings that take equally long
-    (folder / "sweep.toml").write_text(_SWEEP.format(levels=levels))
+    levels = ", ".join(f"{3e-5 * (1 + i / 100):.3g}" for i in range(sizes.trials))  # settings that take equally long
+    (folder / "sweep.toml").write_text(_SWEEP.format(levels=levels, steps=sizes.steps))
+    seeds, steps = str(sizes.seeds), str(sizes.steps)
     sweep = ["sweep", str(folder / "sweep.toml")]
 
     def out() -> str:
         return tempfile.mkdtemp(dir=folder) + "/out"
 
-    yield f"{SEEDS} seeds, one after another", [sys.executable, "-c", _ONE_BY_ONE, out(), str(SEEDS)]
-    yield f"{SEEDS} seeds, vmapped on two cores", deeprok("train", "rtd_dqn", "--seeds", str(SEEDS), "--out", out())
-    yield "sweep, one core", deeprok(*sweep, "--jobs", "1", "--out", out())
-    yield "sweep, two cores", deeprok(*sweep, "--jobs", "2", "--out", out())
-    yield "sweep, two cores, Ray", deeprok(*sweep, "--executor", "ray", "--jobs", "2", "--out", out())
+    yield ONE_BY_ONE, [sys.executable, "-c", _ONE_BY_ONE, out(), seeds, steps]
+    yield VMAPPED, deeprok("train", "rtd_dqn", "--seeds", seeds, "--steps", steps, "--jobs", "2", "--out", out())
+    yield ONE_CORE, deeprok(*sweep, "--jobs", "1", "--out", out())
+    yield TWO_CORES, deeprok(*sweep, "--jobs", "2", "--out", out())
+    yield ON_RAY, deeprok(*sweep, "--executor", "ray", "--jobs", "2", "--out", out())
 
 
-def step_times(rounds: int) -> dict[str, float]:
+def step_times(sizes: Sizes) -> dict[str, float]:
     """Microseconds of a step of all seeds that share a program, by how many they are."""
     from contenders import training
 
     endless: dict[str, Any] = dict(preset="default", steps=10_000_000, replay_size=150_000)
-    measures = {seeds: training("rtd_dqn", seeds, chunks=1, **endless) for seeds in TOGETHER}
-    found: dict[int, list[float]] = {seeds: [] for seeds in TOGETHER}
-    for _ in range(rounds):
+    measures = {seeds: training("rtd_dqn", seeds, chunks=1, **endless) for seeds in sizes.together}
+    found: dict[int, list[float]] = {seeds: [] for seeds in sizes.together}
+    for _ in range(sizes.repeats):
         for seeds, measure in measures.items():
             found[seeds].append(1e6 * seeds * measure())
     return {str(seeds): min(times) for seeds, times in found.items()}
 
 
-def posts_per_second(seconds: float = 5.0) -> float:
+def posts_per_second(seconds: float) -> float:
     """How many posts of tasks the actor on the driver's node answers, from several processes at once."""
     import ray
 
@@ -189,19 +213,29 @@ class Model(NamedTuple):
     """What the measurements say of larger machines.
 
     Attributes:
-      efficiency: share of the workers' time in which trials are trained, with workers enough of their own.
-      workers: how many one driver can serve: the smaller of the next two.
-      by_posts: how many the actor for lines of metrics can hear.
-      by_files: how many the driver can give files to, without a shared folder.
+      worker: seconds that a worker takes for a trial, beside another on the same machine, start included.
+      waiting: seconds that a sweep on Ray takes longer than one of processes, which is once.
+      by_posts: how many workers the driver's actor for lines of metrics can hear.
+      by_files: to how many the driver can give files, without a shared folder.
       seeds: how many seeds together take as long on an accelerator as on one core, at the least and the largest time
         of a kernel.
     """
 
-    efficiency: float
-    workers: int
+    worker: float
+    waiting: float
     by_posts: int
     by_files: int
     seeds: tuple[int, int]
+
+    @property
+    def workers(self) -> int:
+        """How many workers one driver can serve."""
+        return min(self.by_posts, self.by_files)
+
+    def hours(self, trials: int, workers: int) -> float:
+        """How long a sweep takes: its trials come in waves, of as many workers as the driver can serve."""
+        waves = math.ceil(trials / min(workers, self.workers))
+        return (self.waiting + waves * self.worker) / 3600
 
 
 #: Seconds that an accelerator takes for a kernel of a small network: an assumption, not a measurement.
@@ -210,52 +244,48 @@ KERNEL = (2e-6, 1e-5)
 
 def model(found: dict[str, Any]) -> Model:
     """The model, from what was measured."""
-    trial, start = found["trial_seconds"], found["start_seconds"]
-    by_posts, by_files = int(found["posts_per_second"] / POSTS), int((trial + start) / found["driver_seconds"])
+    local, ray = (found["commands"][name]["seconds"] for name in (TWO_CORES, ON_RAY))
+    worker = local * min(2, found["trials"]) / found["trials"]
     times = {int(seeds): micros * 1e-6 for seeds, micros in found["step_micros"].items()}
     largest = max(times)
     each = times[largest] / largest  # of one more seed on a core
     least, most = (max(1, round(found["kernels"] * kernel / each)) for kernel in KERNEL)
-    return Model(trial / (trial + start), min(by_posts, by_files), by_posts, by_files, (least, most))
+    return Model(
+        worker=worker,
+        waiting=max(0.0, ray - local),
+        by_posts=int(found["posts_per_second"] / POSTS),
+        by_files=int(worker / found["driver_seconds"]),
+        seeds=(least, most),
+    )
 
 
-def measure(rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(sizes: Sizes, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
     """Everything that is measured."""
-    found: dict[str, Any] = {"cores": os.cpu_count(), "seeds": SEEDS, "trials": TRIALS, "rounds": rounds}
+    found: dict[str, Any] = {"cores": os.cpu_count(), "rounds": rounds, **sizes._asdict()}
     taken: dict[str, list[Used]] = {}
     with tempfile.TemporaryDirectory() as whole:
         for number in range(rounds):
             folder = Path(whole) / str(number)
             folder.mkdir()
-            for name, words in commands(folder):
+            for name, words in commands(folder, sizes):
                 say(f"round {number + 1} of {rounds}: {name}")
                 taken.setdefault(name, []).append(used(words, folder))
-                if name == "sweep, one core":
+                if name == ONE_CORE:
                     found["trial_seconds"] = training_seconds(folder)
         say("what the driver does")
         found["driver_seconds"] = driver_seconds(Path(whole) / "0")
     say("posts to the driver's actor")
-    found["posts_per_second"] = posts_per_second()
+    found["posts_per_second"] = posts_per_second(sizes.posting)
     say("time of a step")
-    found["step_micros"] = step_times(5)
+    found["step_micros"] = step_times(sizes)
     found["kernels"] = kernels()
     found["commands"] = {
         name: {field: min(getattr(its, field) for its in each) for field in Used._fields}
         for name, each in taken.items()
     }
-    alone = found["commands"]["sweep, one core"]["seconds"]
-    found["start_seconds"] = max(0.0, alone / TRIALS - found["trial_seconds"])
-    found["ratios"] = {
-        "16 seeds": _ratio(taken, f"{SEEDS} seeds, vmapped on two cores", f"{SEEDS} seeds, one after another"),
-        "two cores": _ratio(taken, "sweep, one core", "sweep, two cores"),
-        "ray": _ratio(taken, "sweep, two cores, Ray", "sweep, two cores"),
-    }
+    alone = found["commands"][ONE_CORE]["seconds"]
+    found["start_seconds"] = max(0.0, alone / sizes.trials - found["trial_seconds"])
     return found
-
-
-def _ratio(taken: dict[str, list[Used]], one: str, other: str) -> float:
-    """The ratio of two commands' seconds, by the fastest round of each."""
-    return min(its.seconds for its in taken[one]) / min(its.seconds for its in taken[other])
 
 
 def training_seconds(folder: Path) -> float:
@@ -264,37 +294,138 @@ def training_seconds(folder: Path) -> float:
     return statistics.mean(sum(json.loads(line)["seconds"] for line in path.open()) for path in runs)
 
 
-def table(found: dict[str, Any]) -> str:
-    """The tables of the page."""
-    lines = ["| command | seconds | processor seconds | largest process, MB |", "| --- | ---: | ---: | ---: |"]
+#: The largest ratios of seconds that are aimed at.
+SEEDS_AIM, RAY_AIM = 0.6, 1.15
+#: Trials of the sweep of the model.
+MANY = 10_000
+
+
+def ratio(found: dict[str, Any], one: str, other: str) -> float:
+    """The ratio of two commands' seconds."""
+    return float(found["commands"][one]["seconds"] / found["commands"][other]["seconds"])
+
+
+def section(found: dict[str, Any]) -> str:
+    """The part of the page that is made of what was measured."""
+    said, alone, files = model(found), found["commands"][ONE_CORE], 1000 * found["driver_seconds"]
+    memory, each = alone["memory"], alone["seconds"] / found["trials"]
+    seeds, ray = ratio(found, VMAPPED, ONE_BY_ONE), ratio(found, ON_RAY, TWO_CORES)
+    rounds = "one round" if found["rounds"] == 1 else f"{found['rounds']} rounds"
+    most = max(1, said.workers // CORES)
+    by = "lines of metrics" if said.by_posts <= said.by_files else "files, where nodes do not see its folder"
+    low, high = (f"{1e6 * kernel:g}" for kernel in KERNEL)
+    return f"""\
+Measured on {found["cores"]} cores with nothing beside it: runs of {found["steps"]:,} steps, the fastest of
+{rounds}. Each command began without compiled programs.
+
+{_commands_table(found)}
+
+- **{found["seeds"]} seeds of `rtd_dqn`**, vmapped on two cores, take {seeds:.2f} times as long as one process that
+  trains them one after another. {_held(seeds, SEEDS_AIM)}
+- **A second core** makes a sweep of `deep_rok` {ratio(found, ONE_CORE, TWO_CORES):.2f} times as fast.
+- **Ray** takes {ray:.2f} times as long as processes for a sweep of {found["trials"]} trials, of {said.worker:.0f}
+  seconds each. {_held(ray, RAY_AIM)}
+- **A trial** needs {memory:.0f} MB. Of its {each:.0f} seconds {found["start_seconds"]:.0f} are start and end.
+
+Seeds that share a program wait for each other, but each costs less:
+
+{_seeds_table(found)}
+
+## A hundred nodes, by a model
+
+A sweep takes {said.waiting:.0f} seconds for Ray, and then as many waves as its trials fill, of {said.worker:.0f}
+seconds each: what a worker took with another one beside it. A driver can serve so many workers and no more:
+
+- its actor for lines of metrics answers {found["posts_per_second"]:,.0f} posts a second, and a task posts {POSTS:g}
+  times a second: {said.by_posts:,} workers;
+- where nodes do not see its folder it packs and unpacks a trial in {files:.0f} ms: {said.by_files:,} workers.
+
+{_nodes_table(said, most)}
+
+**It stops scaling at {said.workers:,} workers**, which are {most:,} nodes of {CORES} cores: there the driver is
+busy with {by}. A sweep with fewer trials than workers leaves some idle before that. The model takes each core of a
+node for as fast as those measured, and knows nothing of the network.
+
+## An accelerator, by a model
+
+An environment step with its updates is about {found["kernels"]:.0f} kernels, one after the other. If a kernel of so
+small a network takes {low} to {high} µs whatever its size, {said.seeds[0]:,} to {said.seeds[1]:,} seeds that share
+a program take as long there as on one core. With fewer the core is faster; with more the accelerator is, until its
+memory or its units are full. The time of a kernel is an assumption: no accelerator was measured.
+
+```sh
+python benchmarks/scale.py
+```
+
+measures this again in about twenty minutes (extra `ray`), and writes `benchmarks/scale.json` and this part of the
+page."""
+
+
+def _commands_table(found: dict[str, Any]) -> str:
+    lines = [
+        "| command | seconds | environment steps a second | processor seconds | largest process |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
     for name, its in found["commands"].items():
-        lines.append(f"| {name} | {its['seconds']:.0f} | {its['processor']:.0f} | {its['memory']:.0f} |")
-    ratios = found["ratios"]
-    lines += ["", "| ratio of seconds | measured | bar |", "| --- | ---: | ---: |"]
-    lines.append(f"| {SEEDS} seeds on two cores, over one after another | {ratios['16 seeds']:.2f} | ≤ 0.6 |")
-    lines.append(f"| a sweep on one core, over two | {ratios['two cores']:.2f} | |")
-    lines.append(f"| a sweep on Ray, over processes | {ratios['ray']:.2f} | ≤ 1.15 |")
-    said = model(found)
-    posts, files = f"{found['posts_per_second']:.0f} a second", f"{1000 * found['driver_seconds']:.0f} ms a trial"
-    lines += ["", "| of the model | |", "| --- | ---: |"]
-    lines.append(f"| training, of a worker's time | {100 * said.efficiency:.0f} % |")
-    lines.append(f"| workers whose posts the driver's actor can hear ({posts}) | {said.by_posts:,} |")
-    lines.append(f"| workers that the driver can send files to ({files}) | {said.by_files:,} |")
-    lines.append(f"| kernels of an environment step on an accelerator | {found['kernels']:.0f} |")
-    lines.append(f"| seeds together that take as long there as on one core | {said.seeds[0]} to {said.seeds[1]} |")
-    lines += ["", "| seeds in one program | µs for a step of all | µs for each |", "| ---: | ---: | ---: |"]
-    lines += [f"| {n} | {micros:.0f} | {micros / int(n):.0f} |" for n, micros in found["step_micros"].items()]
+        of_seeds = name in (ONE_BY_ONE, VMAPPED)
+        runs = found["seeds" if of_seeds else "trials"]
+        what = f"{runs} {name}" if of_seeds else f"{name}, {runs} trials"
+        # Ray's processes are no children of the command.
+        used = "– | –" if name == ON_RAY else f"{its['processor']:.0f} | {its['memory']:.0f} MB"
+        lines.append(f"| {what} | {its['seconds']:.0f} | {runs * found['steps'] / its['seconds']:,.0f} | {used} |")
     return "\n".join(lines)
+
+
+def _seeds_table(found: dict[str, Any]) -> str:
+    lines = ["| seeds in one program | µs for a step of all | µs for each |", "| ---: | ---: | ---: |"]
+    lines += [f"| {n} | {micros:.0f} | {micros / int(n):.1f} |" for n, micros in found["step_micros"].items()]
+    return "\n".join(lines)
+
+
+def _nodes_table(said: Model, most: int) -> str:
+    lines = [
+        f"| nodes of {CORES} cores | workers | hours for {MANY:,} such trials | times as fast as one core |",
+        "| ---: | ---: | ---: | ---: |",
+    ]
+    alone = said.hours(MANY, 1)
+    for nodes in sorted({1, 10, 100, most}):
+        hours = said.hours(MANY, CORES * nodes)
+        lines.append(f"| {nodes:,} | {CORES * nodes:,} | {hours:.2f} | {alone / hours:,.0f} |")
+    return "\n".join(lines)
+
+
+def _held(ratio: float, bar: float) -> str:
+    return f"The aim, at most {bar:g}, is {'met' if ratio <= bar else 'missed'}."
+
+
+#: Between these lines of the page is what `section` writes.
+BEGIN, END = "<!-- measured by benchmarks/scale.py -->\n", "<!-- end of what is measured -->"
+
+
+def with_section(page: str, found: dict[str, Any]) -> str:
+    """The page with the part that is made of what was measured."""
+    before, after = page.split(BEGIN)[0], page.split(END)[1]
+    return f"{before}{BEGIN}\n{section(found)}\n\n{END}{after}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=1, help="how often each command is timed (default: 1)")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, and nothing is written")
+    parser.add_argument("--page", action="store_true", help="measure nothing: write the page from scale.json")
     options = parser.parse_args()
-    found = measure(options.rounds, lambda what: print(what, file=sys.stderr, flush=True))
-    options.out.write_text(json.dumps(found, indent=1) + "\n")
-    print(table(found))
+    stored, page = Path(__file__).with_suffix(".json"), ROOT / "docs" / "scale.md"
+    if options.page:
+        found = json.loads(stored.read_text())
+    else:
+        sizes = QUICK if options.quick else Sizes()
+        found = measure(sizes, options.rounds, lambda what: print(what, file=sys.stderr, flush=True))
+    if options.quick:
+        print(section(found))
+        return
+    stored.write_text(json.dumps(found, indent=1) + "\n")
+    page.write_text(with_section(page.read_text(), found))
+    print(section(found))
 
 
 if __name__ == "__main__":

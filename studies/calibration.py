@@ -307,7 +307,7 @@ def measure(
                     continue
                 its = runs_of(options.out, compared)
                 prepare(options.out, its)
-                train(what, its, options.jobs, lambda *_: None, console)
+                train(what, its, options, lambda *_: None, console)
                 done(what, work[0])
                 finished = [run for run in its if run.finished]
                 config = compared.rows[0].config(0)

@@ -235,7 +235,7 @@ def _measured(
     done(what, (len(its.seeds) - len(missing)) * (_TRAINING[critic] + _EXAM))
     if missing:
         prepare(options.out, missing)
-        train(what, missing, options.jobs, _silent, Console(stderr=True))
+        train(what, missing, options, _silent, Console(stderr=True))
         done(what, len(missing) * _TRAINING[critic])
         finished = [run for run in missing if run.finished]
         found["seeds"] |= examine(finished, env, episodes) if finished else {}

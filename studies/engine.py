@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from deeprok.agents.network import Network
-from deeprok.cli.options import COUNT, JOBS, PATH
-from deeprok.core.errors import DeeprokError
+from deeprok.cli.options import ADDRESS, COUNT, JOBS, PATH
+from deeprok.core.errors import DeeprokError, DivergedError, joined
 from deeprok.core.files import write_atomically
 from deeprok.environments import cartpole
 from deeprok.evaluation.policies import draw_members, weights_policy
@@ -29,9 +29,10 @@ from deeprok.plot import save
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config
+from deeprok.sweeps.on_ray import Resources, on_ray
 from deeprok.training import jobs
 from deeprok.training.advance import Advance
-from deeprok.training.loop import is_finished, templates
+from deeprok.training.loop import OnInterrupt, Report, is_finished, templates
 from deeprok.training.progress import work_bar
 from deeprok.training.scan import make_program
 from deeprok.uncertainty.models import parse_grid
@@ -76,6 +77,10 @@ class Options:
     """Test episodes in each cell of the grid."""
     jobs: Annotated[int | None, JOBS] = None
     """Processes at once."""
+    executor: Literal["local", "ray"] = "local"
+    """Train in processes of this machine, or as tasks of a Ray cluster (needs the extra ray)."""
+    address: Annotated[str | None, ADDRESS] = None
+    """A Ray cluster: host:port, or auto for the one that this machine belongs to."""
 
     def check(self) -> None:
         """Raises if a value is out of bounds."""
@@ -83,6 +88,8 @@ class Options:
             if getattr(self, name) < 1:
                 raise DeeprokError(f"{name} is {getattr(self, name)}; it must be at least 1")
         jobs.check_count(self.jobs)
+        if self.address is not None and self.executor == "local":
+            raise DeeprokError(f"address is {self.address}, but executor is local; take the executor ray")
         if self.resume and not os.path.isdir(self.out):
             raise DeeprokError(f"there is nothing to resume in {self.out}; leave out --resume to begin")
 
@@ -188,7 +195,7 @@ def run_study(study: Study, options: Options, console: Console | None = None, re
             for comparison in comparisons:
                 its = everything[comparison.name]
                 prepare(options.out, (run for run in its if run.row.prior))
-                train(comparison.name, its, options.jobs, done, console)
+                train(comparison.name, its, options, done, console)
                 if comparison.exam.grid:
                     examine(comparison.name, its, options.jobs, done)
                     tables[comparison.name] = table(comparison, its, found_references["lqr"])
@@ -234,8 +241,8 @@ def _training_work(config: Config) -> float:
     return _TRAINING_A_POSTERIOR if config.has_posterior else _TRAINING
 
 
-def train(comparison: str, prepared: Iterable[Run], processes: int | None, done: Done, console: Console) -> None:
-    """Trains what has not been trained to the end."""
+def train(comparison: str, prepared: Iterable[Run], options: Options, done: Done, console: Console) -> None:
+    """Trains what has not been trained to the end: as `deeprok train` does, or as a sweep does on a Ray cluster."""
     configs = {run.folder: run.row.config(run.seed) for run in prepared}
     advance = Advance(configs, _training_work)
     missing = [folder for folder, config in configs.items() if not is_finished(folder, config)]
@@ -245,13 +252,28 @@ def train(comparison: str, prepared: Iterable[Run], processes: int | None, done:
     def report(folder: Path, line: Mapping[str, Any]) -> None:
         done(what, advance.since_last(folder, line))
 
+    def on_interrupt(count: int) -> None:
+        console.print("stopping after this chunk …")
+
     if missing:
         done(what, 0.0)
         try:
-            jobs.resume(missing, processes, report, lambda _: console.print("stopping after this chunk …"))
-        except DeeprokError as error:
-            # A run that diverged is a result too: it is reported, and counted in the tables.
+            if options.executor == "local":
+                jobs.resume(missing, options.jobs, report, on_interrupt)
+            else:
+                _train_on_ray(missing, options, report, on_interrupt)
+        except DivergedError as error:
+            # That is a result too: it is reported, and counted in the tables. Nothing else that may go wrong is one.
             console.print(str(error), style="yellow", markup=False, soft_wrap=True, highlight=False)
+
+
+def _train_on_ray(missing: Sequence[Path], options: Options, report: Report, on_interrupt: OnInterrupt) -> None:
+    problems: list[DeeprokError] = []
+    with on_ray(options.out, options.address, options.jobs, Resources()) as executor:
+        groups = jobs.plan(missing, executor.slots)
+        executor.train(groups, report, on_interrupt, lambda _, error: problems.extend([error] if error else []))
+    if problems:
+        raise joined(problems)
 
 
 def examine(comparison: str, prepared: Iterable[Run], processes: int | None, done: Done) -> None:

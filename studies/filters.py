@@ -328,7 +328,7 @@ def _finish(part: Part, its: dict[str, Any], options: Options, done: Done) -> No
 
 def _train(what: str, its: Sequence[Run], options: Options) -> None:
     prepare(options.out, its)
-    train(what, its, options.jobs, _silent, Console(stderr=True))
+    train(what, its, options, _silent, Console(stderr=True))
 
 
 def _silent(what: str, work: float) -> None:

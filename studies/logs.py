@@ -233,7 +233,7 @@ def plan_row(options: Options, env: str, item: Item) -> Planned:
     def trained(seeds: Sequence[int]) -> list[int]:
         wanted = [run_of(options.out, env, item, seed) for seed in seeds]
         prepare(options.out, wanted)
-        train(f"{env}/{item.name}", wanted, options.jobs, silent, Console(stderr=True))
+        train(f"{env}/{item.name}", wanted, options, silent, Console(stderr=True))
         return [run.seed for run in wanted if run.finished]
 
     def examine(seeds: Sequence[int]) -> Scored:

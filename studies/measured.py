@@ -69,7 +69,7 @@ def of_agent(options: Options, compared: Comparison, work: float, examine: Calla
     def trained(seeds: Sequence[int]) -> list[int]:
         wanted = [runs[seed] for seed in seeds]
         prepare(options.out, wanted)
-        train(row.name, wanted, options.jobs, silent, Console(stderr=True))
+        train(row.name, wanted, options, silent, Console(stderr=True))
         return [run.seed for run in wanted if run.finished]
 
     return Planned(

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from deeprok.core.errors import DeeprokError
+from deeprok.core.errors import DeeprokError, DivergedError
 from deeprok.environments import CartPole, cartpole, with_model
 from deeprok.evaluation.grid import evaluate
 from deeprok.evaluation.play import cell_player, grid_cells
@@ -101,6 +101,21 @@ FIELDS = {
     "seeds",
     "settings",
 }
+
+
+def test_only_a_run_that_diverged_is_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    its = engine.runs_of(tmp_path, plan.Comparison("some", [plan.Row("dqn", "dqn")], [0], exam.Exam(0)))
+    engine.prepare(tmp_path, its)
+    console, options = Console(file=io.StringIO(), width=200), Options(out=tmp_path, jobs=1)
+    with runs.hold([its[0].folder]), pytest.raises(DeeprokError, match="seed-0 is in use by process"):
+        engine.train("some", its, options, lambda what, work: None, console)
+
+    def diverges(*_: Any) -> None:
+        raise DivergedError("seed 0 broke down")
+
+    monkeypatch.setattr(engine.jobs, "resume", diverges)
+    engine.train("some", its, options, lambda what, work: None, console)
+    assert console.file.getvalue() == "seed 0 broke down\n"
 
 
 @pytest.mark.slow

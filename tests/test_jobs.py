@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from deeprok.core.errors import DeeprokError
+from deeprok.core.errors import DeeprokError, DivergedError, joined
 from deeprok.core.files import partial
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
@@ -117,6 +117,27 @@ def test_a_worker_without_a_parent_ends_before_it_has_imported_anything(tmp_path
     command = [sys.executable, "-c", workers._WORKER, "0", str(tmp_path / "nowhere")]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (1, "")  # and not 2, with a word about the folder
+
+
+@pytest.mark.parametrize("error", [DivergedError("seed 3 broke down"), DeeprokError("the disk is full")])
+def test_a_worker_process_tells_whether_a_run_diverged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: DeeprokError
+) -> None:
+    def fails(folders: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(workers, "train_together", fails)
+    monkeypatch.setattr(workers.cache, "enable", lambda warn: None)
+    monkeypatch.setattr(sys, "argv", ["", "any", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        workers.work()
+    same = f"import sys; sys.stderr.write({capsys.readouterr().err!r}); sys.exit({ended.value.code})"
+    monkeypatch.setattr(workers, "_WORKER", same)
+    runs.create(tmp_path / "run", CONFIG)
+    found: list[Any] = []
+    workers.side_by_side([[tmp_path / "run"]], None, None, lambda group, said: found.append(said), jobs=1)
+    assert [(type(each), str(each)) for each in found] == [(type(error), str(error))]
+    assert type(joined([error, DivergedError("another")])) is type(error)
 
 
 def test_a_lock_ends_with_the_last_process_that_holds_it(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import threading
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from killing import contents, eager_environment, finish, running, start, wait_for, workers_of
+from rich.console import Console
 from sweeping import FAST, as_toml
 
 from deeprok.core.errors import DeeprokError
@@ -19,6 +21,7 @@ from deeprok.runs import folder as runs
 from deeprok.sweeps import on_ray
 from deeprok.sweeps.sweep import SweepResult, sweep
 from deeprok.training.loop import progress_of
+from studies import engine, exam, plan
 
 pytestmark = pytest.mark.slow
 
@@ -200,6 +203,48 @@ def test_folders_that_no_node_sees_travel_there_and_back(
     found = train_unseen()
     assert [each.state for each in found.trials] == ["finished"] * 4
     assert of_sweep(here / "out") == undisturbed
+
+
+def test_what_a_task_needs_reaches_ray(here: Path, environment: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two tasks fit into a cluster of this size, whatever there is of the rest; a user's own connection is used."""
+    import ray
+
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with on_ray.forking():
+        ray.init(num_cpus=8, num_gpus=2, _memory=8e9, include_dashboard=False, log_to_driver=False)
+    least: dict[str, float] = {}
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.1):
+            there = ray.available_resources()
+            for name in ("CPU", "GPU", "memory"):
+                least[name] = min(least.get(name, 8e9), there.get(name, 0.0))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        spec = {**SPEC, "settings": {**FAST, "learning_rate": [1e-3, 1e-2, 1e-1]}}
+        found = sweep(spec, here / "out", executor="ray", cpus=1.5, gpus=1, memory=1.25)
+    finally:
+        ended.set()
+        watcher.join()
+        ray.shutdown()
+    assert {each.state for each in found.trials} == {"finished"}
+    assert least == {"CPU": 8 - 2 * 1.5, "GPU": 0.0, "memory": 8e9 - 2 * 1.25e9}
+
+
+def test_a_study_trains_on_a_cluster_too(here: Path, cluster: Any) -> None:
+    changes = {**FAST, "hidden": (4,)}
+    del changes["preset"]
+    row = plan.Row("ddqn", "ddqn", "tuned", changes)
+    its = engine.runs_of(here / "out", plan.Comparison("some", [row], [0, 1], exam.Exam(0)))
+    engine.prepare(here / "out", its)
+    options = engine.Options(out=here / "out", executor="ray", address=cluster.address)
+    said = io.StringIO()
+    engine.train("some", its, options, lambda what, work: None, Console(file=said))
+    assert all(run.finished for run in its), said.getvalue()
 
 
 def test_clusters_that_are_too_small_or_not_there(here: Path, cluster: Any) -> None:

@@ -29,7 +29,7 @@ from sweeping import FAST, as_toml
 
 import deeprok
 from deeprok.cli.main import main
-from deeprok.core.errors import DeeprokError
+from deeprok.core.errors import DeeprokError, DivergedError
 from deeprok.core.search import Range
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
@@ -41,6 +41,8 @@ from deeprok.sweeps.on_ray import RETRIES, Resources
 from deeprok.sweeps.parcels import CHANGED, NEEDED, own_modules, pack, unpack
 from deeprok.sweeps.spec import read_spec
 from deeprok.sweeps.sweep import SUMMARY, SweepResult, run_sweep, sweep
+from deeprok.tracking.convert import write_events
+from deeprok.tracking.tensorboard import EVENTS
 
 
 def trials(**spec: Any) -> list[Trial]:
@@ -349,14 +351,14 @@ class Pretended:
                 raise KeyboardInterrupt
             self.trained.append([f"{folder.parent.name.rpartition('-')[0]}/{folder.name}" for folder in group])
             if self.fails in str(group[0]):
-                on_end(group, [f"{folder.name} diverged" for folder in group])
+                on_end(group, DivergedError(*(f"{folder.name} diverged" for folder in group)))
                 continue
             for folder in group:
                 episodes = runs.read_config(folder).episodes
                 counters = {"steps": np.int32(99), "episodes": np.int32(episodes)}
                 checkpoint.save(folder / runs.CHECKPOINT, {"run": counters})
                 report(folder, {"steps": 99, "episodes": episodes})
-            on_end(group, [])
+            on_end(group, None)
 
 
 SPEC: dict[str, Any] = {
@@ -509,6 +511,7 @@ def test_a_run_that_was_changed_by_hand_is_refused(tmp_path: Path, pretend: Any)
 
 
 BAD_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "tracker": (dict(trackers=["tensorbord"]), "unknown tracker 'tensorbord': did you mean 'tensorboard'"),
     "executor": (dict(executor="slurm"), "unknown executor 'slurm': known are local, ray"),
     "address": (dict(address="auto"), "address is auto, but executor is local"),
     "resources": (dict(cpus=2), "cpus, gpus and memory are for the executor ray"),
@@ -613,7 +616,7 @@ def test_trained_in_processes_a_trial_diverges_and_the_other_does_not(
 ) -> None:
     settings = {**FAST, "episodes": 60, "learning_rate": [1e-3, 1e30]}
     path = toml(tmp_path, as_toml({"algorithm": "ddqn", "seeds": 2, "settings": settings}))
-    words = ["sweep", str(path), "--out", str(tmp_path / "out"), "--jobs", "2"]
+    words = ["sweep", str(path), "--out", str(tmp_path / "out"), "--jobs", "2", "--tensorboard"]
     assert main(words) == 2
     printed = capsys.readouterr()
     good, bad = (trial.name for trial in make_trials(read_spec(path)))
@@ -623,6 +626,11 @@ def test_trained_in_processes_a_trial_diverges_and_the_other_does_not(
     trained = [deeprok.load(tmp_path / "out" / good / f"seed-{seed}") for seed in (0, 1)]
     assert [run.metrics.returns.shape for run in trained] == [(60,), (60,)]
     assert not np.array_equal(trained[0].metrics.returns, trained[1].metrics.returns)
+    for run in trained:
+        assert run.folder
+        told = (run.folder / EVENTS).read_bytes()
+        write_events([run.folder])
+        assert (run.folder / EVENTS).read_bytes() == told
     # The other one is tried again, from where it was; what is finished is left alone.
     stamps = {file: file.stat().st_mtime_ns for file in (tmp_path / "out" / good).rglob("*")}
     path.write_text(path.read_text().replace("1e+30", "1e-2"))

@@ -250,6 +250,19 @@ def test_a_tracker_is_told_each_line_once(begun: Path) -> None:
         Memory.calls.clear()
 
 
+def test_a_tracker_ends_with_its_run(begun: Path) -> None:
+    """A sweep has hundreds of runs, whose trackers must not wait for its end."""
+    folder, other = begun / "a" / "seed-0", begun / "a" / "seed-1"
+    last = runs.read_config(folder).episodes
+    with tracked([Memory], None, print) as report:
+        assert report
+        for run, episodes in ((folder, last - 1), (other, last - 1), (folder, last)):
+            assert "close" not in Memory.calls
+            report(run, {"steps": 100 * episodes, "episodes": episodes, "returns": []})
+        assert Memory.calls[-1] == "close"
+    assert Memory.calls.count("close") == 2
+
+
 def test_event_files_have_each_step_once(begun: Path) -> None:
     folder = begun / "a" / "seed-0"
     tell(folder, ["tensorboard"], 120)

@@ -23,7 +23,7 @@ from configurations import make_readable
 from scipy import stats
 
 import deeprok
-from deeprok.core.errors import DeeprokError
+from deeprok.core.errors import DeeprokError, DivergedError
 from deeprok.estimators import Fit, Health, ekf
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config, make_config
@@ -476,7 +476,7 @@ def test_breakdown_keeps_the_last_good_checkpoint(tmp_path: Path, config: Config
     folder = new_run(tmp_path, config, seed=3)
     interrupt(folder, 1)
     before = (folder / runs.CHECKPOINT).read_bytes()
-    with pytest.raises(DeeprokError) as error:
+    with pytest.raises(DivergedError) as error:
         train_together([folder])
     message = str(error.value)
     last = metrics(folder)[-1]["steps"]

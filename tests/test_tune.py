@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import math
 import re
@@ -21,6 +22,8 @@ from rich.console import Console
 import deeprok
 from deeprok.agents.algorithms import ALGORITHMS
 from deeprok.cli.main import main
+from deeprok.cli.options import parse_options
+from deeprok.cli.tune import Tune
 from deeprok.core.errors import DeeprokError
 from deeprok.core.search import Range
 from deeprok.estimators import ESTIMATORS
@@ -34,6 +37,7 @@ from deeprok.sweeps.executors import Executor
 from deeprok.sweeps.spec import read_spec
 from deeprok.tuning import search as searching
 from deeprok.tuning.record import SUMMARY, Scored, TrialRecord
+from deeprok.tuning.result import said
 from deeprok.tuning.sampler import KEPT, Sampler, importances
 from deeprok.tuning.scoring import Models, Scorer, held_out, metric_of, reported
 from deeprok.tuning.task import Options, Task, make_task, read_fixed, read_search, seconds_of
@@ -453,6 +457,26 @@ def test_the_winner_is_found_and_becomes_a_preset(play: Any, tmp_path: Path) -> 
     assert page.count("| pruned |") + page.count("| finished |") == 30
     assert (tmp_path / "out" / "tuning.png").stat().st_size > 1000
     assert found.importances["learning_rate"] > found.importances["edges"]
+
+
+def test_the_page_says_what_a_tuning_has_found(play: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "docs" / "tools"))
+    tunings = importlib.import_module("tunings")
+    found = play(by_rate, trials=30, search={"learning_rate": None, "edges": None}, fix={"steps": 4000})
+    text = tunings.section(json.loads((tmp_path / "out" / SUMMARY).read_text()))
+    for sentence in (one.sentence for one in found.comparisons):
+        assert f"- {sentence[0].upper()}{sentence[1:]}." in text
+    assert f"| winner, {found.record.winner.name} | {said(found.score, found.task.options.metric)} | 4,000 |" in text
+    finished = sum(trial.state == "finished" for trial in found.record.trials)
+    assert f"30 trials in 0 minutes, {finished} of them with all of their steps." in text
+    # The command stands there as it would be given, but for what is searched.
+    words = text.splitlines()[1].split()
+    assert words[:2] == ["deeprok", "tune"]
+    options = parse_options(Tune, words[2:], "tune")
+    assert (options.algorithm, options.env, options.trials) == (found.task.base.algorithm, found.task.base.env, 30)
+    assert read_fixed(options.fix) == found.task.fixed
+    for name in ("metric", "preset", "seeds", "rungs", "finalists", "fresh", "seed"):
+        assert getattr(options, name) == getattr(found.task.options, name), name
 
 
 def test_the_winner_is_trained_with_seeds_that_nothing_was_chosen_by(play: Any) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))  # some numbers are computed as the studies' pages do
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]  # some numbers are computed as the studies' pages do
 MARKED = re.compile(r"<!--n (.+?)-->(.*?)<!--/n-->", re.DOTALL)
 
 
@@ -33,6 +33,8 @@ def pages() -> list[Path]:
 @functools.cache
 def values() -> dict[str, Any]:
     """What the comments may name: the stored results, and the ways to write them."""
+    import tunings
+
     from studies import claims, claims_filter, claims_targets
     from studies.defaults_page import each
 
@@ -53,6 +55,7 @@ def values() -> dict[str, Any]:
         "policies": table1["tables"]["policies"],
         "success": success,
         "percent": percent,
+        "tunings": tunings.described,
         "beyond": beyond,
         "mean": mean,
         "worst": worst,

@@ -29,6 +29,7 @@ events: Any = getattr(tyro, "_errors", None)
 PATH = tyro.conf.arg(metavar="PATH")
 COUNT = tyro.conf.arg(metavar="N")
 JOBS = tyro.conf.arg(metavar="N", help_behavior_hint="(default: one for each core)")
+ADDRESS = tyro.conf.arg(metavar="ADDRESS", help_behavior_hint="(default: start one here)")
 RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 
 _MOST_VALUES = 10_000  # of a range

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from deeprok.cli import streams
-from deeprok.cli.options import JOBS, option_names, parse_options
+from deeprok.cli.options import ADDRESS, JOBS, option_names, parse_options
+from deeprok.cli.trackers import Trackers
 from deeprok.cli.train import on_interrupt
 from deeprok.sweeps.on_ray import Resources
 from deeprok.sweeps.spec import read_spec
@@ -55,9 +57,7 @@ class Sweep:
     """Processes of this machine, or tasks of a Ray cluster (needs the extra ray)."""
     jobs: Annotated[int | None, JOBS] = None
     """Processes at once on this machine."""
-    address: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS", help_behavior_hint="(default: start one here)")] = (
-        None
-    )
+    address: Annotated[str | None, ADDRESS] = None
     """A Ray cluster: host:port, or auto for the one that this machine belongs to."""
     cpus: float = 1.0
     """Cores that Ray keeps for each group of seeds that is trained together."""
@@ -65,17 +65,18 @@ class Sweep:
     """Accelerators that Ray keeps for it."""
     memory: Annotated[float, tyro.conf.arg(metavar="GB", help_behavior_hint="(default: any)")] = 0.0
     """Memory that Ray keeps for it."""
+    trackers: Annotated[Trackers, tyro.conf.arg(name="")] = dataclasses.field(default=Trackers())
 
 
 def run(words: Sequence[str]) -> int:
     """Runs the command; its exit code is 2 if a trial failed."""
     options = parse_options(Sweep, words, "sweep")
     out = options.out or Path("runs") / options.spec.stem
-    resources = Resources(options.cpus, options.gpus, options.memory)
+    resources, trackers = Resources(options.cpus, options.gpus, options.memory), options.trackers.names()
     spec = read_spec(options.spec)
     executor = make_executor(out, options.executor, options.address, options.jobs, resources)
     try:
-        found = run_sweep(spec, out, executor, streams.err, on_interrupt)
+        found = run_sweep(spec, out, executor, streams.err, on_interrupt, trackers)
     except KeyboardInterrupt:
         sentence = "stopped; what was trained is saved, go on with the same command"
         streams.err.print(sentence, highlight=False, markup=False, soft_wrap=True)
@@ -104,4 +105,4 @@ def _print(found: SweepResult) -> None:
 
 def options() -> set[str]:
     """The names of its options."""
-    return option_names(Sweep)
+    return option_names(Sweep, Trackers)

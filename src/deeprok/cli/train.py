@@ -22,7 +22,8 @@ from deeprok.agents.network import NETWORKS
 from deeprok.agents.targets import TARGETS
 from deeprok.cli import algorithms, streams
 from deeprok.cli.options import JOBS, PATH, mistakes, option_names, parse_options
-from deeprok.core.errors import DeeprokError, shown
+from deeprok.cli.trackers import Trackers
+from deeprok.core.errors import DeeprokError
 from deeprok.environments import ENVIRONMENTS, HostEnvironment
 from deeprok.estimators import ESTIMATORS
 from deeprok.identification.result import settings_from
@@ -32,7 +33,6 @@ from deeprok.runs.parts import SECTIONS
 from deeprok.runs.preset_file import is_preset_file, read_preset
 from deeprok.runs.run_settings import RunSettings
 from deeprok.runs.settings import Config, make_config, other_limit
-from deeprok.tracking.track import make_trackers
 from deeprok.training import jobs
 from deeprok.training.loop import is_finished, progress_of, step_of_best
 from deeprok.training.players import where_resumed
@@ -45,11 +45,6 @@ _PARTS: tuple[Mapping[str, Any], ...] = (ENVIRONMENTS, NETWORKS, LEARNERS, TARGE
 _LEAVE_SECONDS = 1.0
 
 
-_WANDB = tyro.conf.arg(metavar="PROJECT", help_behavior_hint="(default: none)")
-_MLFLOW = tyro.conf.arg(metavar="EXPERIMENT", help_behavior_hint="(default: none)")
-_TRACKER = tyro.conf.arg(metavar="MODULE:OBJECT", help_behavior_hint="(default: none)")
-
-
 @dataclass(frozen=True)
 class Train:
     """Seeds, output folder and processes."""
@@ -60,14 +55,6 @@ class Train:
     """New folder for the run."""
     jobs: Annotated[int | None, JOBS] = None
     """Processes at once."""
-    tensorboard: bool = False
-    """Write event files for TensorBoard into the run folders, too."""
-    wandb: Annotated[str | None, _WANDB] = None
-    """Log to this project of Weights & Biases, too; a run for each seed."""
-    mlflow: Annotated[str | None, _MLFLOW] = None
-    """Log to this experiment of MLflow, too; a run for each seed."""
-    tracker: Annotated[str | None, _TRACKER] = None
-    """Log to a tracker of your own, too."""
 
 
 _OWN = tyro.conf.arg(metavar="N", help_behavior_hint="(default: the run's)")
@@ -85,14 +72,7 @@ class Resume:
     """Environment steps to train for, more than are done; given alone, it replaces a limit of episodes."""
     jobs: Annotated[int | None, JOBS] = None
     """Processes at once."""
-    tensorboard: bool = False
-    """Write event files for TensorBoard into the run folders, too."""
-    wandb: Annotated[str | None, _WANDB] = None
-    """Log to this project of Weights & Biases, too."""
-    mlflow: Annotated[str | None, _MLFLOW] = None
-    """Log to this experiment of MLflow, too."""
-    tracker: Annotated[str | None, _TRACKER] = None
-    """Log to a tracker of your own, too."""
+    trackers: Annotated[Trackers, tyro.conf.arg(name="")] = dataclasses.field(default=Trackers())
 
 
 def run(words: Sequence[str]) -> None:
@@ -100,14 +80,14 @@ def run(words: Sequence[str]) -> None:
     options_given = [word.partition("=")[0] for word in words if word.startswith("-")]
     if "--resume" in options_given:
         for name in options_given:
-            if name not in (*option_names(Resume), "-h", "--help"):
+            if name not in (*option_names(Resume, Trackers), "-h", "--help"):
                 raise DeeprokError(
                     f"{name} can't be given with --resume: a run goes on with the settings it has, but for a longer "
                     "budget, --episodes or --steps"
                 )
         resumed = parse_options(Resume, words, "train")
         jobs.check_count(resumed.jobs)
-        trackers = _trackers(resumed)
+        trackers = resumed.trackers.names()
         folders = runs.find(resumed.resume)
         _extend(resumed, folders)
         _train_runs(resumed.resume, folders, resumed.jobs, jobs.resume, trackers)
@@ -115,26 +95,14 @@ def run(words: Sequence[str]) -> None:
     if not words or words[0] in ("-h", "--help"):
         _train_help()
         return
-    config, options = _parse(words[0], _with_identified(words[0], words[1:]))
+    config, options, asked = _parse(words[0], _with_identified(words[0], words[1:]))
     if options.seeds is not None and options.seeds < 1:
         raise DeeprokError(f"seeds is {options.seeds}; it must be at least 1")
     out = options.out or Path("runs") / words[0].rpartition(":")[2]
     seeds = None if options.seeds is None else range(config.seed, config.seed + options.seeds)
-    trackers = _trackers(options)
+    trackers = asked.names()
     folders = jobs.create(config, out, seeds, options.jobs)
     _train_runs(out, folders, options.jobs, jobs.begin, trackers)
-
-
-def _trackers(options: Train | Resume) -> list[str]:
-    """The trackers that were asked for, by name; raises if one can't be."""
-    found = ["tensorboard"] if options.tensorboard else []
-    found += [f"{name}:{value}" for name in ("wandb", "mlflow") if (value := getattr(options, name)) is not None]
-    if options.tracker is not None:
-        if ":" not in options.tracker:
-            raise DeeprokError(f"tracker is {shown(options.tracker)}; it must be your own, named module:object")
-        found.append(options.tracker)
-    make_trackers(found)
-    return found
 
 
 def _extend(options: Resume, folders: Sequence[Path]) -> None:
@@ -177,7 +145,7 @@ def _with_identified(algorithm: str, words: Sequence[str]) -> Sequence[str]:
     return rest
 
 
-def _parse(algorithm: str, words: Sequence[str]) -> tuple[Config, Train]:
+def _parse(algorithm: str, words: Sequence[str]) -> tuple[Config, Train, Trackers]:
     """Reads options whose names and defaults depend on the preset and the parts, which are options too."""
     given = {}
     for word, following in itertools.pairwise([*words, ""]):
@@ -209,8 +177,9 @@ def _parse(algorithm: str, words: Sequence[str]) -> tuple[Config, Train]:
             config=(tyro.conf.AvoidSubcommands, tyro.conf.OmitArgPrefixes),
         )
     groups = dict(vars(parsed))
-    training = groups.pop("training")
-    return base.replace(**{name: value for record in groups.values() for name, value in vars(record).items()}), training
+    training, trackers = groups.pop("training"), groups.pop("trackers")
+    settings = {name: value for record in groups.values() for name, value in vars(record).items()}
+    return base.replace(**settings), training, trackers
 
 
 def _without_option(option: str, words: Sequence[str]) -> list[str]:
@@ -224,9 +193,10 @@ def _without_option(option: str, words: Sequence[str]) -> list[str]:
 
 
 def _options(base: Config) -> Any:
-    """The command's options in groups: those of `Train`, of every run, and of the parts of this one."""
+    """The command's options in groups: those of `Train` and of trackers, of every run, and of the parts of this one."""
     run = RunSettings(**{field.name: getattr(base, field.name) for field in dataclasses.fields(RunSettings)})
-    groups: dict[str, Any] = {"training": Train(), "run": run} | {name: getattr(base, name) for name in SECTIONS}
+    groups: dict[str, Any] = {"training": Train(), "trackers": Trackers(), "run": run}
+    groups |= {name: getattr(base, name) for name in SECTIONS}
     fields = [
         ("network" if name == "layers" else name, type(record), dataclasses.field(default=record))
         for name, record in groups.items()
@@ -238,7 +208,7 @@ def _options(base: Config) -> Any:
 def _settings_of_others(config: Config) -> set[str]:
     """The settings that built-in parts have and this run has not."""
     every = {f.name for kind in _PARTS for part in kind.values() for f in dataclasses.fields(part.settings)}
-    return every - set(config.flat()) - {field.name for field in dataclasses.fields(Train)}
+    return every - set(config.flat()) - {field.name for kind in (Train, Trackers) for field in dataclasses.fields(kind)}
 
 
 def _train_runs(
@@ -370,4 +340,4 @@ def _train_help() -> None:
 def options() -> set[str]:
     """The names of its options."""
     parts = (part.settings for kind in _PARTS for part in kind.values())
-    return option_names(Train, Resume, RunSettings, *parts)
+    return option_names(Train, Resume, Trackers, RunSettings, *parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _QUOTED = 80  # characters of a user's text that a sentence repeats
 _SENTENCE = 400  # characters of a sentence
@@ -27,6 +27,16 @@ class DeeprokError(Exception):
 
     def __str__(self) -> str:
         return "; ".join(self.args)
+
+
+class DivergedError(DeeprokError):
+    """A training broke down: its numbers are no longer finite, which they would not be another time either."""
+
+
+def joined(errors: Sequence[DeeprokError]) -> DeeprokError:
+    """What went wrong at several places, as one error."""
+    kind = DivergedError if all(isinstance(error, DivergedError) for error in errors) else DeeprokError
+    return kind(*(sentence for error in errors for sentence in error.args))
 
 
 def shortened(text: str, limit: int = _QUOTED) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from deeprok.evaluation.result import Evaluation, Score
 
@@ -18,12 +19,10 @@ def print_evaluation(result: Evaluation, out: Console) -> None:
     acting = {"mean": "mean", "lcb": f"lcb, κ {result.kappa:g}"}.get(
         result.policy, f"{result.policy} of {result.members}"
     )
-    said = (
-        f" · {seeds} seed{'s' if seeds > 1 else ''} · {result.keep} weights · policy {acting} · ε {result.epsilon:g} · "
-        f"{result.episodes} episodes a cell"
-    ) + "".join(f" · {name} {value}" for name, value in result.disturbances.items())
     out.print(
-        f"[bold]{escape(result.algorithm)}[/bold]{escape(said)}",
+        f"[bold]{escape(result.algorithm)}[/bold] · {seeds} seed{'s' if seeds > 1 else ''} · {result.keep} weights · "
+        f"policy {escape(acting)} · ε {result.epsilon:g} · {result.episodes} episodes a cell"
+        + "".join(f" · {name} {escape(str(value))}" for name, value in result.disturbances.items()),
         highlight=False,
         soft_wrap=True,
     )
@@ -111,7 +110,7 @@ def _bands(result: Evaluation, width: int) -> Iterator[Table]:
     size = -(-len(heads) // -(-len(heads) // size))  # alike
     for start in range(0, len(heads), size):
         table = Table()
-        table.add_column(escape(corner), style="bold", no_wrap=True)
+        table.add_column(Text(corner), style="bold", no_wrap=True)
         for head in heads[start : start + size]:
             table.add_column(head, justify="right", no_wrap=True)
         for text, row in zip(sides, cells, strict=True):

@@ -169,7 +169,6 @@ class Evaluation:
         return figures.return_curve(self) if len(self.grid) == 1 else figures.success_map(self)
 
 
-_MOST = 1e100
 _SEED_CELLS = ("mean_return", "std_return", "success")
 _CELLS = (*_SEED_CELLS, "success_low", "success_high")
 
@@ -211,7 +210,7 @@ def _is_evaluation(content: Any) -> bool:
         and all(isinstance(one.get("weights", ""), str) for one in seeds)
         and content["episodes"] >= 1
         and all(_are_shares(one["success"]) for each in (content, *seeds) for one in (each, *_both(each)))
-        and all(_have_squares(each[name]) for each in (content, *seeds) for name in ("mean_return", "std_return"))
+        and all(_have_squares(one[name]) for one in (content, *seeds) for name in ("mean_return", "std_return"))
         and isinstance(parameters, dict)
         and isinstance(content.get("disturbances", {}), dict)
         and all(has_shapes(one, {"nominal": ()}) and set(one) == {"unit", "nominal"} for one in parameters.values())
@@ -224,8 +223,8 @@ def _are_shares(numbers: Any) -> bool:
 
 
 def _have_squares(numbers: Any) -> bool:
-    """Whether variances can be computed of them: returns beyond that were not played."""
-    return bool(np.all(np.abs(np.asarray(numbers, float)) <= _MOST))
+    """Whether variances can be computed with them."""
+    return bool(np.all(np.abs(np.asarray(numbers, float)) < 1e150))
 
 
 def _both(content: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -192,22 +192,23 @@ class _OnRay(NamedTuple):
         if interrupted.is_set():
             raise KeyboardInterrupt
 
-    def _gather(self, task: Any, group: Sequence[Path]) -> Sequence[str]:
+    def _gather(self, task: Any, group: Sequence[Path]) -> DeeprokError | None:
         """Takes what a task has brought back; what went wrong."""
         try:
-            problems, parcel = self.ray.get(task)
+            problem, parcel = self.ray.get(task)
             if parcel:
                 with runs.hold(group):
                     unpack(parcel, self.out)
         except self.ray.exceptions.RayTaskError as error:
             cause: Any = error.cause
-            return cause.args if isinstance(cause, DeeprokError) else [f"on its node: {type(cause).__name__}: {cause}"]
+            known = isinstance(cause, DeeprokError)
+            return cause if known else DeeprokError(f"on its node: {type(cause).__name__}: {cause}")
         except self.ray.exceptions.RayError as error:
-            return [f"its worker or node died more than {RETRIES} times ({type(error).__name__})"]
+            return DeeprokError(f"its worker or node died more than {RETRIES} times ({type(error).__name__})")
         except DeeprokError as error:  # of this machine's disk
-            return error.args
+            return error
         else:
-            return problems
+            return problem
 
 
 def _write_token(out: Path) -> str:
@@ -264,7 +265,7 @@ class _Place(NamedTuple):
 
 def train_group(
     place: _Place, group: Sequence[str], parcel: Parcel, modules: Parcel, mailbox: Any
-) -> tuple[list[str], Parcel]:
+) -> tuple[DeeprokError | None, Parcel]:
     """What a task does: trains a group of runs, in the sweep's folder or in one of its own.
 
     Args:
@@ -286,18 +287,18 @@ def train_group(
             return _train(Path(place.out), group, environment, here, [*place.path, str(own)], mailbox), {}
         scratch.mkdir()
         unpack(parcel, scratch)
-        problems = _train(scratch, group, environment, own, [str(own)], mailbox)
-        return problems, pack(scratch, group, CHANGED)
+        problem = _train(scratch, group, environment, own, [str(own)], mailbox)
+        return problem, pack(scratch, group, CHANGED)
 
 
 def _train(
     out: Path, group: Sequence[str], environment: dict[str, str], here: Path, path: list[str], mailbox: Any
-) -> list[str]:
+) -> DeeprokError | None:
     """Trains a group of runs in a process, until it ends or is to stop; what went wrong."""
     import ray
 
     if ray.get(mailbox.post.remote([])):  # it waited for its turn until the sweep was stopped
-        return []
+        return None
     lines: list[tuple[str, dict[str, Any]]] = []
 
     def collect(folder: Path, line: dict[str, Any]) -> None:
@@ -315,9 +316,9 @@ def _train(
     finally:  # whatever happened here, the process saves and stops
         if not ended:
             worker.process.send_signal(signal.SIGTERM)
-        problems = worker.join()
+        problem = worker.join()
     if not ended:
-        return []
+        return None
     if worker.process.returncode < 0:
-        raise WorkerDiedError(problems[0])
-    return problems
+        raise WorkerDiedError(str(problem))
+    return problem

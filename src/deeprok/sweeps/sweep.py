@@ -28,6 +28,7 @@ from deeprok.sweeps.design import Trial, is_trial_name, make_trials
 from deeprok.sweeps.executors import Executor, local, prepare
 from deeprok.sweeps.on_ray import Resources, on_ray
 from deeprok.sweeps.spec import Spec, read_spec
+from deeprok.tracking.track import Given, make_trackers, tracked
 from deeprok.training import jobs as processes
 from deeprok.training.advance import Advance
 from deeprok.training.loop import OnInterrupt, is_finished
@@ -106,6 +107,7 @@ def sweep(
     cpus: float = 1.0,
     gpus: float = 0.0,
     memory: float = 0.0,
+    trackers: Sequence[Given] = (),
 ) -> SweepResult:
     """Trains every trial of a sweep that is not finished; those that were begun go on from their checkpoints.
 
@@ -118,6 +120,7 @@ def sweep(
       cpus: cores that Ray keeps for each group of seeds.
       gpus: accelerators that Ray keeps for it.
       memory: memory in GB that Ray keeps for it; 0 for any.
+      trackers: where the metrics of each run go too, as `deeprok.train` takes them.
 
     Returns:
       The trials, each with its state. One that failed is reported there, and does not stop the others.
@@ -131,7 +134,7 @@ def sweep(
     cache.enable_if_asked()
     console = WordConsole(stderr=True, quiet=not sys.stderr.isatty())
     made = make_executor(Path(out), executor, address, jobs, Resources(cpus, gpus, memory))
-    return run_sweep(read_spec(spec), Path(out), made, console)
+    return run_sweep(read_spec(spec), Path(out), made, console, trackers=trackers)
 
 
 def make_executor(
@@ -156,6 +159,7 @@ def run_sweep(
     executor: AbstractContextManager[Executor],
     console: Console,
     on_interrupt: OnInterrupt | None = None,
+    trackers: Sequence[Given] = (),
 ) -> SweepResult:
     """Trains what is missing of a sweep.
 
@@ -165,7 +169,9 @@ def run_sweep(
       executor: where its runs are trained; entered only if there is something to train.
       console: where progress and remarks go.
       on_interrupt: called when the sweep is interrupted, at once.
+      trackers: where the metrics of each run go too, told by this process.
     """
+    make_trackers(trackers)
     trials = make_trials(spec)
     runs.refuse_foreign(out, SUMMARY, "sweep")  # all of it before anything is written
     with runs.own_folder(out):
@@ -176,7 +182,7 @@ def run_sweep(
         try:
             if not all(board.finished(trial) for trial in trials):
                 with executor as entered:
-                    _train(board, entered, console, on_interrupt)
+                    _train(board, entered, console, on_interrupt, trackers)
         finally:
             board.write()
     return board.result()
@@ -242,7 +248,13 @@ def _remarks(board: _Board) -> Iterator[str]:
         yield f"{board.others[0]}{more} {verb} no longer part of {board.spec.origin}, and left as before"
 
 
-def _train(board: _Board, executor: Executor, console: Console, on_interrupt: OnInterrupt | None) -> None:
+def _train(
+    board: _Board,
+    executor: Executor,
+    console: Console,
+    on_interrupt: OnInterrupt | None,
+    trackers: Sequence[Given],
+) -> None:
     """Trains the trials that are not finished."""
     left = [trial for trial in board.trials if not board.finished(trial)]
     prepared = prepare({board.folders[trial.digest]: (trial.config, trial.seeds) for trial in left}, executor.slots)
@@ -255,15 +267,21 @@ def _train(board: _Board, executor: Executor, console: Console, on_interrupt: On
         def report(folder: Path, line: dict[str, Any]) -> None:
             done(_what(board), advance.since_last(folder, line))
 
-        def on_end(group: Sequence[Path], problems: Sequence[str]) -> None:
+        def on_end(group: Sequence[Path], error: DeeprokError | None) -> None:
             trial = trial_of[group[0]]
-            board.problems.setdefault(trial.digest, []).extend(problems)
+            if error:
+                board.problems.setdefault(trial.digest, []).extend(error.args)
             board.finished(trial)
             done(_what(board), sum(map(advance.ended, group)))
             if time.monotonic() > board.written + _SUMMARY_SECONDS:
                 board.write()
 
-        executor.train(groups, report, on_interrupt, on_end)
+        def warn(sentence: str) -> None:
+            console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+
+        with tracked(trackers, report, warn) as told:
+            assert told
+            executor.train(groups, told, on_interrupt, on_end)
 
 
 def _work(config: Config) -> float:

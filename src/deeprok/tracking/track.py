@@ -110,6 +110,8 @@ class _Sink:
             self.runs[folder] = _Told(self.name, self.make(), folder)
             self.runs[folder].begin(line["steps"])
         self.runs[folder].tell(line)
+        if not self.runs[folder].budget.lasts(line["episodes"], line["steps"]):  # a sweep has hundreds of runs
+            self.runs.pop(folder).tracker.close()
 
     def close(self) -> None:
         """Ends the trackers of all runs."""
@@ -131,6 +133,7 @@ class _Told:
 
     def __init__(self, name: str, tracker: Tracker, folder: Path) -> None:
         self.name, self.tracker, self.folder = name, tracker, folder
+        self.budget = runs.read_config(folder).budget
         self.last, self.seconds = -1, 0.0
         self.notes: dict[str, str] = {}
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from deeprok.core.console import WordConsole
-from deeprok.core.errors import DeeprokError
+from deeprok.core.errors import DeeprokError, joined
 from deeprok.core.files import write_atomically
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config, check
@@ -189,18 +189,18 @@ def _resume(
         extend(folders, episodes, steps)
     jobs = jobs or count_cores()
     groups = plan(folders, jobs)
-    problems: list[str] = []
+    problems: list[DeeprokError] = []
     if jobs == 1 or len(groups) <= 1:
         for group in groups:
             try:
                 with runs.hold(group):
                     train_together(group, report, on_interrupt)
             except DeeprokError as error:  # the others are trained as if nothing had happened
-                problems += error.args
+                problems.append(error)
     else:
-        side_by_side(groups, report, on_interrupt, lambda _, said: problems.extend(said), jobs)
+        side_by_side(groups, report, on_interrupt, lambda _, error: problems.extend([error] if error else []), jobs)
     if problems:
-        raise DeeprokError(*problems)
+        raise joined(problems)
 
 
 def check_count(jobs: int | None) -> None:

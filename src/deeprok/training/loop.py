@@ -20,7 +20,7 @@ import numpy as np
 from deeprok.agents.clock import Clock
 from deeprok.agents.correction import Correction, no_correction
 from deeprok.agents.learner import Budget
-from deeprok.core.errors import DeeprokError
+from deeprok.core.errors import DeeprokError, DivergedError
 from deeprok.core.pytree import select
 from deeprok.environments.checks import refuse_wrong_shapes
 from deeprok.environments.host import HostEnvironment
@@ -75,7 +75,7 @@ def train_together(
     Starts each from its checkpoint or from nothing. Writes a checkpoint every half minute, at the
     end, and when interrupted (Ctrl-C or SIGTERM), after which it raises `KeyboardInterrupt`.
     A run that breaks down stops at its last good checkpoint; the others go on, and a
-    `DeeprokError` is raised at the end.
+    `DivergedError` is raised at the end.
 
     Rounding depends on how many seeds share a program and on a seed's place among them. So the runs
     begun together are a group: `group.json` names its seeds, and a run that is trained on keeps its
@@ -220,7 +220,7 @@ def _train_group(
             if interrupted.is_set():
                 raise KeyboardInterrupt
     if broken:
-        raise DeeprokError(*broken.values())
+        raise DivergedError(*broken.values())
 
 
 def make_program(config: Config) -> Program:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -97,8 +98,11 @@ class Program(NamedTuple):
     close: Callable[[], None] = lambda: None
 
 
-#: One thread: these matrices are too small to share, and sums keep one order on every machine.
-COMPILER_OPTIONS = {"xla_cpu_multi_thread_eigen": False}
+#: One thread: these matrices are too small to share, and sums keep one order on every machine. Of LLVM's levels of
+#: effort the last but one, unless `XLA_FLAGS` names another: the last takes twice as long, for programs no faster.
+COMPILER_OPTIONS: dict[str, bool | int] = {"xla_cpu_multi_thread_eigen": False}
+if "--xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
+    COMPILER_OPTIONS["xla_backend_optimization_level"] = 2
 
 
 def make_program(config: Config) -> Program:

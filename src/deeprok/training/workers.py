@@ -15,15 +15,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deeprok.core import cache
-from deeprok.core.errors import DeeprokError
+from deeprok.core.errors import DeeprokError, DivergedError
 from deeprok.runs import folder as runs
 from deeprok.training.loop import OnInterrupt, Report, interruptions, progress_of, train_together
 
 #: Run folders, in groups that are trained together.
 Groups = Sequence[Sequence[Path]]
 
-#: Called when the process of a group has ended, with the group and the sentences about what went wrong.
-OnEnd = Callable[[Sequence[Path], Sequence[str]], None]
+#: Called when the process of a group has ended, with the group and what went wrong.
+OnEnd = Callable[[Sequence[Path], DeeprokError | None], None]
+
+#: What a worker process ends with if runs diverged, and nothing else was wrong.
+_DIVERGED = 3
 
 
 def cores() -> list[int]:
@@ -58,7 +61,7 @@ def side_by_side(
                         workers.append(start_worker(group, free[-1], environment))
                         free.pop()
                     except DeeprokError as error:  # another process got hold of its folder
-                        on_end(group, error.args)
+                        on_end(group, error)
                 time.sleep(0.2)
                 for worker in list(workers):
                     ended = worker.process.poll() is not None
@@ -111,7 +114,7 @@ class Worker(NamedTuple):
                     self.told[folder] += len(line)
                     report(folder, json.loads(line))
 
-    def join(self) -> list[str]:
+    def join(self) -> DeeprokError | None:
         """Waits for the process's end; what it had to say if it was not a good one."""
         assert self.process.stdin
         assert self.process.stderr
@@ -122,8 +125,9 @@ class Worker(NamedTuple):
         self.process.stderr.close()
         self.locks.close()
         if self.process.returncode in (0, 130):
-            return []
-        return [errors or f"a worker ended with code {self.process.returncode}"]
+            return None
+        kind = DivergedError if self.process.returncode == _DIVERGED else DeeprokError
+        return kind(errors or f"a worker ended with code {self.process.returncode}")
 
 
 # A worker ends as soon as its parent has, however that was: nobody else writes to its input. On Linux the kernel sees
@@ -197,7 +201,7 @@ def work() -> None:
         sys.exit(130)
     except DeeprokError as error:
         print(error, file=sys.stderr)
-        sys.exit(2)
+        sys.exit(_DIVERGED if isinstance(error, DivergedError) else 2)
     except Exception as error:  # of a user's own part, most likely
         print(f"{type(error).__name__}: {error}; train with --jobs 1 to see where", file=sys.stderr)
         sys.exit(1)

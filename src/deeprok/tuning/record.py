@@ -105,9 +105,9 @@ def read_record(out: Path) -> Record | None:
             stop=dict(content["stop"]),
             seconds=float(content["seconds"]),
             trials=tuple(_trial(each) for each in content["trials"]),
-            presets=tuple(_rerun(each) for each in content["presets"]),
-            finalists=tuple(_rerun(each) for each in content["finalists"]),
-            winner=content["winner"] and _rerun(content["winner"]),
+            presets=tuple(read_rerun(each) for each in content["presets"]),
+            finalists=tuple(read_rerun(each) for each in content["finalists"]),
+            winner=content["winner"] and read_rerun(content["winner"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DeeprokError(f"{path} is damaged: it does not hold what tuning writes; remove the folder") from error
@@ -134,7 +134,8 @@ def _rerun_dict(rerun: Rerun) -> dict[str, Any]:
     return {**rerun._asdict(), "seeds": list(rerun.seeds), "scored": _scored_dict(rerun.scored)}
 
 
-def _rerun(given: dict[str, Any]) -> Rerun:
+def read_rerun(given: dict[str, Any]) -> Rerun:
+    """One from what `tuning.json` holds of it."""
     seeds = tuple(int(seed) for seed in given["seeds"])
     scored, seconds = _scored(given["scored"]), float(given["seconds"])
     return Rerun(str(given["name"]), _settings(given["settings"]), int(given["steps"]), seeds, scored, seconds)

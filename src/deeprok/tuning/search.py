@@ -217,8 +217,9 @@ class Search:
         problems: dict[Path, list[str]] = {}
         configs, groups = prepare({job.folder: (job.config, job.seeds) for job in jobs}, self._executor.slots)
 
-        def on_end(group: Sequence[Path], said: Sequence[str]) -> None:
-            problems.setdefault(group[0].parent, []).extend(said)
+        def on_end(group: Sequence[Path], error: DeeprokError | None) -> None:
+            if error:
+                problems.setdefault(group[0].parent, []).extend(error.args)
             self._tell(what, ended)
 
         if groups:
