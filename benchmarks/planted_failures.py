@@ -26,9 +26,9 @@ import numpy as np
 from scipy.optimize import differential_evolution
 from scipy.stats import qmc
 
+from deeprok.evaluation.stress.player import EPISODES, SEARCH, Scores
 from deeprok.evaluation.stress.search import make_design, make_merit, sample_size, search
 from deeprok.evaluation.stress.space import Dimension, Space
-from deeprok.evaluation.stress.trial import EPISODES, SEARCH, Scores
 
 DIMENSIONS = 4
 SPACE = Space(tuple(Dimension(f"x{i}", "", (0.0, 1.0), 0.0, 1.0, False) for i in range(DIMENSIONS)))
@@ -123,7 +123,7 @@ class Player:
         self.merit_of = make_merit(Scores(np.ones(3), np.array([0.0, 0.5, 1.0])))
         self.worst = (np.inf, np.zeros(DIMENSIONS))
 
-    def trial(self, models: np.ndarray, purpose: int = SEARCH, blocks: int = 1) -> Scores:
+    def play(self, models: np.ndarray, purpose: int = SEARCH, blocks: int = 1) -> Scores:
         """The scores of models; raises where there are more than the budget has."""
         some = models[: self.left]
         self.left -= len(some)
@@ -138,12 +138,12 @@ class Player:
 
     def merits(self, places: np.ndarray) -> np.ndarray:
         """The merits of places, which are models here."""
-        return self.merit_of(self.trial(np.clip(places, 0, 1)))
+        return self.merit_of(self.play(np.clip(places, 0, 1)))
 
 
 def stress(player: Player) -> None:
     """What `deeprok stress` does."""
-    search(SPACE, player.trial, player.budget, player.seed)
+    search(SPACE, player.play, player.budget, player.seed)
 
 
 def uniform(player: Player) -> None:

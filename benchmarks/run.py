@@ -35,8 +35,8 @@ BENCHMARKS = dict(
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "torch", "stable-baselines3", "gymnasium", "mujoco", "dynamax")
 
 
-def machine(cores: int) -> dict[str, Any]:
-    """What the numbers depend on."""
+def machine(cores: int, load: float | None) -> dict[str, Any]:
+    """What the numbers depend on, with the load average before they were taken, if the system has one."""
     versions: dict[str, str | None] = {}
     for package in PACKAGES:
         try:
@@ -47,6 +47,7 @@ def machine(cores: int) -> dict[str, Any]:
         "processor": _processor(),
         "cores": cores,
         "cores_used": 1,
+        "load": load,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         **versions,
@@ -97,7 +98,7 @@ def main() -> int:
     if arguments.repeats is not None and arguments.repeats < 1:
         parser.error("--repeats must be at least 1")
 
-    cores = os.cpu_count() or 1
+    cores, load = os.cpu_count() or 1, round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
     use_one_core()
     console = Console()
     results: dict[str, Result] = {}
@@ -113,7 +114,7 @@ def main() -> int:
                 print(f"benchmark {name}: {error}", file=sys.stderr)
     console.print(table(results))
     found = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
-    found |= {name: {"machine": machine(cores), **result.to_json()} for name, result in results.items()}
+    found |= {name: {"machine": machine(cores, load), **result.to_json()} for name, result in results.items()}
     arguments.out.write_text(json.dumps(dict(sorted(found.items())), indent=2, ensure_ascii=False) + "\n")
     if failed:
         return 2

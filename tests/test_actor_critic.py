@@ -607,7 +607,7 @@ def test_a_policy_of_which_the_outputs_are_not_squashed_is_another() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "changes", "said"),
     [
-        ("td3", {"env": "cartpole"}, "env is 'cartpole', where actions are to be chosen from; td3 needs actions that"),
+        ("td3", {"env": "cartpole"}, "^cartpole has actions to choose from; td3 needs actions that"),
         ("dqn", {"env": "pendulum"}, "dqn needs actions to choose from, take td3"),
         ("td3", {"double": True}, "double is True, but with td3 the actor chooses"),
         ("td3", {"policy_delay": 0}, "policy_delay is 0; it must be a whole number of at least 1"),

@@ -19,7 +19,7 @@ from test_trainer import assert_same_run, interrupt, metrics, new_run, tensors
 import deeprok
 from deeprok.cli.main import main
 from deeprok.core.errors import DeeprokError
-from deeprok.evaluation.stress.trial import Scores
+from deeprok.evaluation.stress.player import Scores
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config, make_config
 from deeprok.training import adversary, jobs, loop, scan
@@ -265,10 +265,10 @@ def test_the_newest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """If each is worse than the last."""
     places = np.arange(KEPT + 3) / 100
 
-    def trials(*_: Any) -> Any:
+    def players(*_: Any) -> Any:
         return lambda *_: lambda models, purpose, blocks: Scores(np.zeros(len(models)), -models[:, 0])
 
-    monkeypatch.setattr(adversary, "make_trials", trials)
+    monkeypatch.setattr(adversary, "make_player_of", players)
     found = some_found(0)
     for place in places:
         monkeypatch.setattr(adversary, "worst_of", lambda *_, place=place: np.full(2, place))

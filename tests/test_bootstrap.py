@@ -347,7 +347,7 @@ def test_the_prior_stays_where_no_data_are(train) -> None:
         ({"mask": 0.0}, "mask is 0.0; it must be above 0 and at most 1"),
         ({"prior_scale": -1.0}, "prior_scale is -1.0; it must be a number of at least 0"),
         ({"members": 10**6}, "weights would take .* GB"),
-        ({"env": "pendulum"}, "env is 'pendulum', where actions are continuous; boot_dqn needs actions to choose from"),
+        ({"env": "pendulum"}, "pendulum has continuous actions; boot_dqn needs actions to choose from"),
         ({"train_every": 3, "chunk_steps": 100}, "chunk_steps is 100; it must be a multiple of train_every"),
         ({"explore": "thompson"}, "explore"),
     ],

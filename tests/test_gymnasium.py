@@ -520,6 +520,7 @@ def test_it_trains_on_copies(name: str, tmp_path: Path, capsys: pytest.CaptureFi
     run = deeprok.train(config, tmp_path / "run", jobs=1)
     assert run.metrics.returns.max() <= 20
     assert '"branching": "copies"' in (tmp_path / "run" / "config.json").read_text()
+    capsys.readouterr()  # a training that takes long says how far it is
     assert main(["train", "--resume", str(tmp_path / "run")]) == 0
     assert main(["evaluate", str(tmp_path / "run"), "--grid", "current=0:0.1:2", "--episodes", "2"]) == 0
     assert capsys.readouterr().err.startswith(f"{tmp_path / 'run'} is finished")

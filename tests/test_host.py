@@ -228,7 +228,7 @@ def test_a_simulator_is_given_what_differs_and_nothing_else() -> None:
         ),
         ("rtd_dqn", {"branching": "none"}, "branching is 'none', so that it can't answer for several models, which "),
         ("rtd_dqn", {"branching": "all"}, "unknown branching 'all': known are copies, none, restored"),
-        ("rtd_dqn", {"env": "Pendulum-v1"}, "env is 'Pendulum-v1', where actions are continuous; rtd_dqn needs"),
+        ("rtd_dqn", {"env": "Pendulum-v1"}, "Pendulum-v1 has continuous actions; rtd_dqn needs"),
         (
             "rtd_td3",
             {"env": "Swimmer-v5"},

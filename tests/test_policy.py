@@ -288,7 +288,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "clip": ("pg", dict(clip=1.0), "clip is 1.0; it must be above 0 and below 1"),
     "inner": ("pg", dict(inner="npg"), "unknown inner 'npg'"),
     "memory": ("pg", dict(trajectories=10**6), "GB a seed"),
-    "numbers": ("deep_rok", dict(env="pendulum"), "env is 'pendulum', where actions are continuous; deep_rok"),
+    "numbers": ("deep_rok", dict(env="pendulum"), "pendulum has continuous actions; deep_rok"),
 }
 
 

@@ -8,6 +8,7 @@ import json
 import math
 import shutil
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -424,6 +425,7 @@ def test_mujoco_without_a_display_says_what_to_do(monkeypatch: pytest.MonkeyPatc
     import mujoco
 
     def fails(*given: Any) -> Any:
+        warnings.warn_explicit("no display", UserWarning, "glfw/__init__.py", 1, module="glfw")
         raise mujoco.FatalError("no OpenGL")
 
     monkeypatch.setattr(mujoco, "Renderer", fails)

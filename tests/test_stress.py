@@ -31,16 +31,16 @@ from deeprok.environments import ENVIRONMENTS, Environment, EnvironmentPart, Epi
 from deeprok.environments.disturbable import disturbable, disturbable_parameters
 from deeprok.environments.wrappers import with_memory
 from deeprok.evaluation.play import play_episodes
+from deeprok.evaluation.stress import player as player_module
 from deeprok.evaluation.stress import stress as stress_module
-from deeprok.evaluation.stress import trial as trial_module
 from deeprok.evaluation.stress.margin import ROUNDS, SECTIONS, Direction, Margin, held_fractions, margins
+from deeprok.evaluation.stress.player import CHOICE, EPISODES, LINES, REPORT, SEARCH, Player, Scores, make_player
 from deeprok.evaluation.stress.report import print_stress
 from deeprok.evaluation.stress.result import Model, StressedRun, judge, make_rate
 from deeprok.evaluation.stress.search import Tried, least_budget, make_design, search
 from deeprok.evaluation.stress.sensitivity import indices, sensitivity_of
 from deeprok.evaluation.stress.space import Dimension, Space, enclosing, make_space
 from deeprok.evaluation.stress.stress import BUDGET
-from deeprok.evaluation.stress.trial import CHOICE, EPISODES, LINES, REPORT, SEARCH, Scores, Trial, make_trial
 from deeprok.training.train import train as train_run
 
 Captured = pytest.CaptureFixture[str]
@@ -53,25 +53,25 @@ def cube(dimensions: int, low: float = 0.0, high: float = 1.0) -> Space:
     return Space(tuple(Dimension(f"x{i}", "", inner, low, high, False) for i in range(dimensions)))
 
 
-def exactly(success: Callable[[np.ndarray], np.ndarray]) -> Trial:
-    """A trial that knows the success of models [N, D]; the return is the same."""
+def exactly(success: Callable[[np.ndarray], np.ndarray]) -> Player:
+    """A player that knows the success of models [N, D]; the return is the same."""
 
-    def trial(models: np.ndarray, purpose: int, blocks: int) -> Scores:
+    def player(models: np.ndarray, purpose: int, blocks: int) -> Scores:
         found = np.asarray(success(models), float)
         return Scores(found, found)
 
-    return trial
+    return player
 
 
-def drawn(success: Callable[[np.ndarray], np.ndarray], seed: int) -> Trial:
-    """A trial that plays episodes, with common random numbers; the return tells nothing."""
+def drawn(success: Callable[[np.ndarray], np.ndarray], seed: int) -> Player:
+    """A player that plays episodes, with common random numbers; the return tells nothing."""
 
-    def trial(models: np.ndarray, purpose: int, blocks: int) -> Scores:
+    def player(models: np.ndarray, purpose: int, blocks: int) -> Scores:
         chances = np.random.default_rng((seed, purpose)).random(blocks * EPISODES)
         found = (chances < np.asarray(success(models), float)[:, None]).mean(axis=1)
         return Scores(found, np.zeros(len(models)))
 
-    return trial
+    return player
 
 
 # --- what is searched ---------------------------------------------------------------------------------------------
@@ -140,11 +140,11 @@ def test_the_search_follows_returns_where_success_is_the_same() -> None:
     for seed in range(5):
         goal = 0.1 + 0.8 * np.random.default_rng(seed).random(4)
 
-        def trial(models: np.ndarray, purpose: int, blocks: int, goal: np.ndarray = goal) -> Scores:
+        def player(models: np.ndarray, purpose: int, blocks: int, goal: np.ndarray = goal) -> Scores:
             distance = np.abs(models - goal).max(axis=1)
             return Scores(np.where(distance < 0.0158, 0.0, 1.0), 1000 * distance)
 
-        tried = search(cube(4), trial, BUDGET, seed)
+        tried = search(cube(4), player, BUDGET, seed)
         assert tried.success.min() == 0
         assert np.abs(tried.worst(1) - goal).max() < 0.0158
 
@@ -259,10 +259,10 @@ def test_indices_of_what_does_not_vary_and_of_one_parameter() -> None:
 
 def test_indices_are_of_returns_where_success_is_constant() -> None:
     def made(success: Callable[[np.ndarray], np.ndarray]) -> Tried:
-        def trial(models: np.ndarray, purpose: int, blocks: int) -> Scores:
+        def player(models: np.ndarray, purpose: int, blocks: int) -> Scores:
             return Scores(np.asarray(success(models), float), 5 * models[:, 1])
 
-        return search(cube(2), trial, 512, 0)
+        return search(cube(2), player, 512, 0)
 
     of, found = sensitivity_of(made(lambda models: np.ones(len(models))))
     assert of == "mean_return"
@@ -300,8 +300,8 @@ def test_margins_are_where_success_falls_below_the_threshold() -> None:
 def test_a_margin_ends_where_success_falls_first() -> None:
     """It is no bisection: success falls between 0.3 and 0.5 and comes back."""
     space, start = cube(1), np.zeros(1)
-    trial = exactly(lambda models: np.where((models[:, 0] > 0.3) & (models[:, 0] < 0.5), 0.0, 1.0))
-    (held,) = held_fractions(start, np.ones((1, 1)), space, trial, 0.5, 1)
+    player = exactly(lambda models: np.where((models[:, 0] > 0.3) & (models[:, 0] < 0.5), 0.0, 1.0))
+    (held,) = held_fractions(start, np.ones((1, 1)), space, player, 0.5, 1)
     assert held == pytest.approx(0.3, abs=RESOLUTION)
 
 
@@ -313,8 +313,8 @@ def test_a_nominal_model_that_fails_has_no_margin() -> None:
 
 def test_margins_from_a_nominal_model_outside_of_the_space() -> None:
     """Downwards there is nothing to search; upwards the line begins at the nominal value."""
-    trial = exactly(lambda models: models[:, 0] < 0.5)
-    found, _ = margins(cube(1), np.array([-1.0]), np.ones(1), trial, 0.9, 1)
+    player = exactly(lambda models: models[:, 0] < 0.5)
+    found, _ = margins(cube(1), np.array([-1.0]), np.ones(1), player, 0.9, 1)
     assert found["x0"] == (None, pytest.approx(0.5, abs=2 * RESOLUTION))
 
 
@@ -416,15 +416,15 @@ def test_purposes_have_random_numbers_of_their_own(pushing: Path, monkeypatch: p
 
         return play
 
-    monkeypatch.setattr(trial_module, "cell_player", player)
+    monkeypatch.setattr(player_module, "cell_player", player)
     run, work = deeprok.load(pushing), list[float]()
-    trial = make_trial(run, run.env, ["strength"], 1, work.append)
+    player = make_player(run, run.env, ["strength"], 1, work.append)
     for purpose, blocks in ((SEARCH, 1), (CHOICE, 8), (REPORT, 32), (LINES, 8)):
-        assert trial(np.ones((3, 1)), purpose, blocks).success.shape == (3,)
+        assert player(np.ones((3, 1)), purpose, blocks).success.shape == (3,)
     assert len(set(seen)) == len(seen) == 49
     assert sum(work) == 3 * 49
     first = seen[:]
-    make_trial(run, run.env, ["strength"], 2, work.append)(np.ones((300, 1)), SEARCH, 1)
+    make_player(run, run.env, ["strength"], 2, work.append)(np.ones((300, 1)), SEARCH, 1)
     assert len(seen) == 52  # in three parts, with the same numbers
     assert len(set(seen[49:])) == 1
     assert seen[-1] not in first
@@ -432,9 +432,9 @@ def test_purposes_have_random_numbers_of_their_own(pushing: Path, monkeypatch: p
 
 def test_scores_are_those_of_each_model(pushing: Path) -> None:
     run = deeprok.load(pushing)
-    trial = make_trial(run, run.env, ["strength", "bias"], 0, lambda part: None)
+    player = make_player(run, run.env, ["strength", "bias"], 0, lambda part: None)
     strengths = np.linspace(0.5, 1.5, 200)
-    scores = trial(np.stack([strengths, np.zeros(200)], axis=1), SEARCH, 2)
+    scores = player(np.stack([strengths, np.zeros(200)], axis=1), SEARCH, 2)
     np.testing.assert_allclose(scores.mean_return, 10 * strengths, rtol=1e-5)
     np.testing.assert_array_equal(scores.success, strengths > 0.95)
 
@@ -517,13 +517,13 @@ def test_in_a_stateful_simulator(folder: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def played_by(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Replaces the evaluator: `played_by(name -> Trial)`, by the last part of each run's path."""
+    """Replaces the evaluator: `played_by(name -> Player)`, by the last part of each run's path."""
 
-    def use(trials: dict[str, Trial]) -> None:
-        def make(run: Any, env: Any, names: Any, seed: int, advance: Any) -> Trial:
-            return trials[run.folder.name]
+    def use(players: dict[str, Player]) -> None:
+        def make(run: Any, env: Any, names: Any, seed: int, advance: Any) -> Player:
+            return players[run.folder.name]
 
-        monkeypatch.setattr(stress_module, "make_trial", make)
+        monkeypatch.setattr(stress_module, "make_player", make)
 
     return use
 

@@ -215,6 +215,17 @@ def test_a_run_has_as_many_simulators_as_it_has_rows() -> None:
     assert make_config("pg", env="own_vectors:Buoys", box="current=0:0.1").simulators == 1
 
 
+def test_a_number_of_rows_that_does_not_fit_is_named_as_theirs() -> None:
+    said = "simulators is 3, as many as own_vectors:THREE has unless another number is given; "
+    with pytest.raises(DeeprokError, match=re.escape(f"{said}it must divide train_every, 2, or be a multiple of it")):
+        make_config("rtd_dqn", env="own_vectors:THREE")
+    with pytest.raises(DeeprokError, match=r"^simulators is 5; it must divide train_every"):
+        make_config("rtd_dqn", env="own_vectors:THREE", simulators=5)
+    with pytest.raises(DeeprokError, match=r"^chunk_steps is 100; it must be a multiple of simulators, which is 3, as"):
+        make_config("rtd_dqn", env="own_vectors:THREE", train_every=1, chunk_steps=100)
+    assert make_config("rtd_dqn", env="own_vectors:THREE", simulators=4).simulators == 4
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

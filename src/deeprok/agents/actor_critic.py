@@ -342,8 +342,8 @@ def _check(task: Task) -> None:
     settings: ActorCriticSettings = task.settings
     if not task.env.actions.continuous:
         raise DeeprokError(
-            f"env is '{task.env.name}', where actions are to be chosen from; {task.algorithm} needs actions that are "
-            "numbers, as those of pendulum; or take dqn, ddqn_dr, rtd_dqn or deep_rok"
+            f"{task.env.name} has actions to choose from; {task.algorithm} needs actions that are numbers, as those of "
+            "pendulum; or take dqn, ddqn_dr, rtd_dqn or deep_rok"
         )
     networks = networks_of(task)
     target: Target = task.target.make(task.target_settings, networks.critic, task.discount)

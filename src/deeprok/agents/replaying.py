@@ -120,7 +120,7 @@ def check_choices(task: Task) -> None:
     """Raises where actions are not to be chosen from."""
     if task.env.actions.continuous:
         raise DeeprokError(
-            f"env is '{task.env.name}', where actions are continuous; {task.algorithm} needs actions to choose from, "
+            f"{task.env.name} has continuous actions; {task.algorithm} needs actions to choose from, "
             "take td3, td3_dr, rtd_td3, rok_td3, pg, epopt or robust_pg"
         )
 

@@ -15,14 +15,14 @@ import numpy as np
 
 from deeprok.core.errors import DeeprokError, extra_missing, shown, unknown
 from deeprok.environments.gymnasium_access import (
+    Description,
     Functions,
-    Told,
     attributes,
     begun_state,
     derived,
-    described,
     functions_of,
     gymnasium_library,
+    host_environment,
     joined,
     layers,
     nominal_parameters,
@@ -95,37 +95,39 @@ def from_gymnasium(
     if branching not in get_args(Branching):
         raise unknown("branching", str(branching), get_args(Branching))
     box, actions, observation_scale = dict(box or {}), tuple(actions), tuple(observation_scale)
-    told = Told(
+    description = Description(
         *(title, box, parameters, state, state_of, derive),
         *(nominal, actions, observation_scale, horizon, success_return, branching),
     )
     make = _maker(env, title)
     sample = make(**first_rows(env))
     if not isinstance(sample, gymnasium_library().vector.VectorEnv):
-        return _single(make, sample, told)
+        return _single(make, sample, description)
     if singles := taken_apart(sample, title):
-        return _single(_maker(singles.make, title), singles.sample, told)._replace(
+        return _single(_maker(singles.make, title), singles.sample, description)._replace(
             simulators=singles.number, processes=singles.processes
         )
-    return from_batch(env, make, sample, told)
+    return from_batch(env, make, sample, description)
 
 
-def _single(make: Callable[[], Any], sample: Any, told: Told) -> HostEnvironment:
+def _single(make: Callable[[], Any], sample: Any, description: Description) -> HostEnvironment:
     """An environment of a single one of Gymnasium's.
 
     Args:
       make: makes it.
       sample: one that it made.
-      told: what a user says of it.
+      description: what a user says of it.
     """
-    library, title, box, state = gymnasium_library(), told.title, told.box, told.state
+    library, title, box, state = gymnasium_library(), description.title, description.box, description.state
     sample, limit = _without_limit(sample)
-    physics = physics_of(sample) if told.parameters is None else None
+    physics = physics_of(sample) if description.parameters is None else None
     own = [each for each in box if not physics or each not in physics.quantities]
-    access = functions_of(told.parameters, "parameters", title) or attributes(told.parameters, sample, own, title)
+    access = functions_of(description.parameters, "parameters", title) or attributes(
+        description.parameters, sample, own, title
+    )
     if physics:
         access = joined(physics.parameters, access)
-    values = read_parameters(access, sample, told)
+    values = read_parameters(access, sample, description)
     first = reset_once(sample, title)  # some attributes exist only then: of the state, but no parameters
     functions = functions_of(state, "state", title)
     saved = functions or saved_state(state, physics, sample, title)
@@ -136,10 +138,10 @@ def _single(make: Callable[[], Any], sample: Any, told: Told) -> HostEnvironment
         parameters=access,
         state=saved,
         begun=begun_state(saved, sample, title) if saved else {},
-        derive=derived(told),
+        derive=derived(description),
         flatten=flatten,
         take=taker_of(library, sample.action_space),
-        branching=told.branching,
+        branching=description.branching,
     )
 
     def branched(made: HostEnvironment, way: Branching) -> HostEnvironment:
@@ -154,14 +156,16 @@ def _single(make: Callable[[], Any], sample: Any, told: Told) -> HostEnvironment
         return made._replace(branching="none", problem=problem)
 
     actions, nominal = (
-        actions_of(library, sample.action_space, told.actions, title),
+        actions_of(library, sample.action_space, description.actions, title),
         nominal_parameters(values, physics),
     )
-    made = described(told, sample, limit, scale, actions, nominal, lambda: Simulation(within))._replace(
+    made = host_environment(description, sample, limit, scale, actions, nominal, lambda: Simulation(within))._replace(
         branched=branched,
-        place=placing(told.state_of or where_seen(paths, sample, flatten(first)), paths, title) if saved else None,
+        place=placing(description.state_of or where_seen(paths, sample, flatten(first)), paths, title)
+        if saved
+        else None,
     )
-    return branched(made, told.branching)
+    return branched(made, description.branching)
 
 
 def known_ids() -> Collection[str]:

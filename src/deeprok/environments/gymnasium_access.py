@@ -29,7 +29,7 @@ Functions = Access | tuple[Callable[[Any], dict[str, Any]], Callable[[Any, Mappi
 _HORIZON = 200
 
 
-class Told(NamedTuple):
+class Description(NamedTuple):
     """What a user says of an environment, as `from_gymnasium` describes it."""
 
     title: str
@@ -69,13 +69,13 @@ def functions_of(given: Any, field: str, title: str) -> Access | None:
         return None
     read, write = given
     return Access(
-        told(read, f"the function that reads the {field} of {title}"),
-        told(write, f"the function that sets the {field} of {title}"),
+        with_named_errors(read, f"the function that reads the {field} of {title}"),
+        with_named_errors(write, f"the function that sets the {field} of {title}"),
     )
 
 
-def told(call: Callable[..., T], what: str) -> Callable[..., T]:
-    """A user's function that, where it fails, says which one it is."""
+def with_named_errors(call: Callable[..., T], what: str) -> Callable[..., T]:
+    """A user's function whose errors say which one it is."""
 
     def run(*given: Any) -> T:
         try:
@@ -86,13 +86,13 @@ def told(call: Callable[..., T], what: str) -> Callable[..., T]:
     return run
 
 
-def derived(given: Told) -> Callable[[Any], None] | None:
+def derived(description: Description) -> Callable[[Any], None] | None:
     """What computes what follows from parameters."""
-    return given.derive and told(given.derive, f"derive of {given.title}")
+    return description.derive and with_named_errors(description.derive, f"derive of {description.title}")
 
 
-def described(
-    given: Told,
+def host_environment(
+    description: Description,
     sample: Any,
     limit: int | None,
     scale: Sequence[float],
@@ -103,7 +103,7 @@ def described(
     """An environment with what a user says of it, and otherwise what Gymnasium does.
 
     Args:
-      given: what a user says.
+      description: what a user says.
       sample: one of Gymnasium's, whose specification says more.
       limit: the steps of an episode, where the sample itself limits them.
       scale: the typical size of each observation, as its space has it.
@@ -112,14 +112,18 @@ def described(
       make: makes a simulation.
     """
     spec = getattr(sample, "spec", None)
-    limit = given.horizon or limit or getattr(spec, "max_episode_steps", None)
-    success = given.success_return if given.success_return is not None else getattr(spec, "reward_threshold", None)
+    limit = description.horizon or limit or getattr(spec, "max_episode_steps", None)
+    success = (
+        description.success_return
+        if description.success_return is not None
+        else getattr(spec, "reward_threshold", None)
+    )
     return HostEnvironment(
-        name=given.title,
+        name=description.title,
         make=make,
-        nominal=given.nominal if given.nominal is not None else nominal,
-        box=given.box,
-        observation_scale=tuple(given.observation_scale) or tuple(scale),
+        nominal=description.nominal if description.nominal is not None else nominal,
+        box=description.box,
+        observation_scale=tuple(description.observation_scale) or tuple(scale),
         actions=actions,
         horizon=limit or _HORIZON,
         success_return=float(success or 0.0),
@@ -137,10 +141,10 @@ def reset_once(sample: Any, title: str) -> Any:
         raise DeeprokError(f"{title} can't be reset with a seed: {type(error).__name__}: {error}") from error
 
 
-def read_parameters(access: Access, sample: Any, given: Told) -> Mapping[str, Any]:
+def read_parameters(access: Access, sample: Any, description: Description) -> Mapping[str, Any]:
     """The parameters that an environment has; raises unless they are numbers with names, and the box is of them."""
     found: Any = access.read(sample)
-    title = given.title
+    title = description.title
     if not isinstance(found, Mapping):
         raise DeeprokError(
             f"the function that reads the parameters of {title} gives {shown(found)}; it must give a dictionary, "
@@ -149,7 +153,7 @@ def read_parameters(access: Access, sample: Any, given: Told) -> Mapping[str, An
     for name, value in found.items():
         if isinstance(value, bool) or not isinstance(value, _NUMBERS):
             raise DeeprokError(f"{title}: the parameter {name} is {shown(value)}; it must be a number")
-    if missing := [each for each in given.box if each not in found]:
+    if missing := [each for each in description.box if each not in found]:
         raise DeeprokError(f"{title} has no parameter {shown(missing[0])}; it has {', '.join(found)}")
     return found
 
@@ -219,7 +223,7 @@ def attributes(paths: Any, sample: Any, box: Collection[str], title: str, rows: 
         for each, value in values.items():
             found[each].put(env, value)
 
-    return Access(read, told(write, f"setting parameters of {title}"))
+    return Access(read, with_named_errors(write, f"setting parameters of {title}"))
 
 
 def _one_number(value: Any, rows: int) -> Any:
@@ -352,7 +356,7 @@ def placing(
     """What puts a simulation where an observation says; None if nothing says where that is."""
     if state_of is None:
         return None
-    read = told(state_of, f"state_of of {title}")
+    read = with_named_errors(state_of, f"state_of of {title}")
 
     def place(simulation: Placed, obs: np.ndarray) -> None:
         found = read(obs)

@@ -16,14 +16,14 @@ import numpy as np
 
 from deeprok.core.errors import DeeprokError
 from deeprok.environments.gymnasium_access import (
-    Told,
+    Description,
     attribute_at,
     attributes,
     begun_state,
     derived,
-    described,
     functions_of,
     gymnasium_library,
+    host_environment,
     layers,
     no_paths,
     nominal_parameters,
@@ -118,17 +118,17 @@ def taken_apart(several: Any, title: str) -> Singles | None:
     return Singles(makers[0], samples[0], len(makers), isinstance(several, vector.AsyncVectorEnv))
 
 
-def from_batch(env: Any, make: Callable[..., Any], sample: Any, told: Told) -> HostEnvironment:
+def from_batch(env: Any, make: Callable[..., Any], sample: Any, description: Description) -> HostEnvironment:
     """An environment of one that simulates in batch.
 
     Args:
       env: what the user gave.
       make: makes one; with `num_envs`, if the user's does so.
       sample: one that it made.
-      told: what a user says of it.
+      description: what a user says of it.
     """
-    library, title, by_number = gymnasium_library(), told.title, _rows_argument(env) is not None
-    if told.branching == "copies":
+    library, title, by_number = gymnasium_library(), description.title, _rows_argument(env) is not None
+    if description.branching == "copies":
         raise DeeprokError(f"branching is 'copies', but {title} simulates in batch; it must be 'restored' or 'none'")
     if missing := [name for name in _NEEDED if not hasattr(sample, name)]:
         raise DeeprokError(f"{title} has no {missing[0]}, which a gymnasium.vector.VectorEnv must have")
@@ -150,12 +150,12 @@ def from_batch(env: Any, make: Callable[..., Any], sample: Any, told: Told) -> H
     limit = getattr(sample.unwrapped, "max_episode_steps", None)
     sample = of_rows(_SAMPLE if by_number else count)
     rows = sample.num_envs
-    access = functions_of(told.parameters, "parameters", title) or attributes(
-        told.parameters, sample, told.box, title, rows
+    access = functions_of(description.parameters, "parameters", title) or attributes(
+        description.parameters, sample, description.box, title, rows
     )
-    values = read_parameters(access, sample, told)
+    values = read_parameters(access, sample, description)
     first = reset_once(sample, title)
-    state = functions_of(told.state, "state", title) or _state_of_rows(told.state, sample, title)
+    state = functions_of(description.state, "state", title) or _state_of_rows(description.state, sample, title)
     begun = begun_state(state, sample, title)
     if wrong := [name for name, array in begun.items() if array.shape[:1] != (rows,)]:
         raise DeeprokError(
@@ -164,7 +164,7 @@ def from_batch(env: Any, make: Callable[..., Any], sample: Any, told: Told) -> H
         )
     space = sample.single_action_space
     flatten, scale = observations_of(library, sample.single_observation_space, title)
-    actions = actions_of(library, space, told.actions, title)
+    actions = actions_of(library, space, description.actions, title)
     batch = Batch(
         InBatch(
             title=title,
@@ -173,7 +173,7 @@ def from_batch(env: Any, make: Callable[..., Any], sample: Any, told: Told) -> H
             parameters=access,
             nominal=values,
             state=state,
-            derive=derived(told),
+            derive=derived(description),
             flatten=flatten,
             take=taker_of(library, space),
         )
@@ -185,12 +185,14 @@ def from_batch(env: Any, make: Callable[..., Any], sample: Any, told: Told) -> H
         )
     seen = _where_seen(begun, flatten(first[0]))
     nominal = nominal_parameters(values, None)
-    return described(told, sample, limit, scale, actions, nominal, lambda: VectorSimulation(batch))._replace(
-        branching=told.branching,
+    return host_environment(
+        description, sample, limit, scale, actions, nominal, lambda: VectorSimulation(batch)
+    )._replace(
+        branching=description.branching,
         simulators=count,
         processes=False,
         ahead=look_ahead,
-        place=placing(told.state_of or seen, tuple(begun), title),
+        place=placing(description.state_of or seen, tuple(begun), title),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,9 @@ def picture_of(simulator: Any) -> np.ndarray:
             "[H, W, 3] bytes"
         )
     try:
-        found = own()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="glfw")  # the error says it in one sentence
+            found = own()
     except DeeprokError:
         raise
     except Exception as error:  # no pygame, no OpenGL, or whatever else a simulator needs for it

@@ -18,7 +18,7 @@ def check_simulator(settings: RunSettings, env: HostEnvironment, learner: Learne
       robust: whether its target is the worst case over models.
     """
     if settings.simulators > 1:
-        _check_several(settings, learner)
+        _check_several(settings, env, learner)
     # Whole trajectories are played on one model each.
     if robust and env.branching == "none" and isinstance(learner.plays, PlaysSteps):
         why = f"{settings.env} can't restore its state ({env.problem})" if env.problem else "branching is 'none'"
@@ -29,15 +29,16 @@ def check_simulator(settings: RunSettings, env: HostEnvironment, learner: Learne
         )
 
 
-def _check_several(settings: RunSettings, learner: Learner) -> None:
+def _check_several(settings: RunSettings, env: HostEnvironment, learner: Learner) -> None:
     """Raises unless rounds and chunks of the learner are made of whole steps of several simulators."""
     count = settings.simulators
     if not isinstance(learner.plays, PlaysSteps):
         raise DeeprokError(
             f"simulators is {count}, but {settings.algorithm} plays whole trajectories, all in one process; take 1"
         )
+    own = f", as many as {settings.env} has unless another number is given" if count == env.simulators else ""
     every, length = learner.plays.steps_per_round, learner.chunk_steps
     if every % count and count % every:
-        raise DeeprokError(f"simulators is {count}; it must divide train_every, {every}, or be a multiple of it")
+        raise DeeprokError(f"simulators is {count}{own}; it must divide train_every, {every}, or be a multiple of it")
     if length % count:
-        raise DeeprokError(f"chunk_steps is {length}; it must be a multiple of simulators, which is {count}")
+        raise DeeprokError(f"chunk_steps is {length}; it must be a multiple of simulators, which is {count}{own}")

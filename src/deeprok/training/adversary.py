@@ -17,9 +17,9 @@ import numpy as np
 
 from deeprok.agents.learner import Budget, View
 from deeprok.environments.host import HostEnvironment
+from deeprok.evaluation.stress.player import REPORT, make_player_of, seed_of
 from deeprok.evaluation.stress.search import least_budget, population_size, search, worst_of
 from deeprok.evaluation.stress.space import make_space
-from deeprok.evaluation.stress.trial import REPORT, make_trials, seed_of
 from deeprok.runs.settings import Config
 from deeprok.training.best import Best, tried_again
 from deeprok.training.found import KEPT, Found
@@ -44,7 +44,7 @@ class _Effort(NamedTuple):
 _IN_JAX = _Effort(models=1024, episodes=8, candidates=16, choice=4, report=16)
 _SIMULATED = _Effort(models=128, episodes=2, candidates=8, choice=4, report=8)
 
-#: Purpose of the random numbers that are a search's seed, beside those of `deeprok.evaluation.stress.trial`.
+#: Purpose of the random numbers that are a search's seed, beside those of `deeprok.evaluation.stress.player`.
 _ADVERSARY = 20170309
 
 
@@ -118,16 +118,16 @@ def make_find(view: View, box: Box) -> Callable[[np.ndarray, Found, int, Callabl
     env, space = view.env, make_space(box, 0.0, view.env.nominal)
     effort = _SIMULATED if isinstance(env, HostEnvironment) else _IN_JAX
     budget = max(effort.models, least_budget(len(box)))
-    trials = make_trials(env, view.network, space.names, effort.episodes, population_size(budget))
+    player_of = make_player_of(env, view.network, space.names, effort.episodes, population_size(budget))
 
     def find(weights: np.ndarray, found: Found, seed: int, advance: Callable[[float], None]) -> Found:
         own = seed_of(seed, _ADVERSARY, int(found.searches))
-        trial = trials(weights, own, advance)
-        candidates = search(space, trial, budget, own).worst(effort.candidates)
-        worst = worst_of(candidates, trial, effort.choice)
+        player = player_of(weights, own, advance)
+        candidates = search(space, player, budget, own).worst(effort.candidates)
+        worst = worst_of(candidates, player, effort.choice)
         # Last, so that of equals those are worse that have joined before.
         models = np.concatenate([np.asarray(found.models, float)[: int(found.there)], worst[None]])
-        scores = trial(models, REPORT, effort.report)
+        scores = player(models, REPORT, effort.report)
         joins = scores.ranking()[0] == len(models) - 1
         place = int(found.count) % KEPT
         return dataclasses.replace(

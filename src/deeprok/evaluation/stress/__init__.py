@@ -3,7 +3,7 @@
 | file | what it is |
 |---|---|
 | `space` | the ranges that are searched: a box and a margin around it |
-| `trial` | playing a policy on lists of models, with random numbers that can be asked for again |
+| `player` | playing a policy on lists of models, with random numbers that can be asked for again |
 | `search` | the models tried: a space-filling design, then differential evolution from the worst of it |
 | `sensitivity` | Sobol indices of the design |
 | `margin` | how far from the nominal model success holds |

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from deeprok.evaluation.stress.player import LINES, Player
 from deeprok.evaluation.stress.space import Space
-from deeprok.evaluation.stress.trial import LINES, Trial
 
 #: A line is divided into so many sections, and the one in which success falls again, so often in all.
 SECTIONS, ROUNDS = 8, 3
@@ -30,7 +30,7 @@ class Direction(NamedTuple):
 
 
 def margins(
-    space: Space, nominal: np.ndarray, worst: np.ndarray, trial: Trial, threshold: float, blocks: int
+    space: Space, nominal: np.ndarray, worst: np.ndarray, player: Player, threshold: float, blocks: int
 ) -> tuple[dict[str, Margin], Direction]:
     """How far from the nominal model success is at least the threshold.
 
@@ -38,7 +38,7 @@ def margins(
       space: the models that are searched; margins end where it ends.
       nominal: [D] the nominal model.
       worst: [D] the worst model found.
-      trial: plays models.
+      player: plays models.
       threshold: the success that counts as working.
       blocks: blocks of episodes on each model.
     """
@@ -49,7 +49,7 @@ def margins(
             if (end < nominal[i]) if side == "low" else (end > nominal[i]):
                 lines[each.name, side] = len(ends)
                 ends.append(np.where(np.arange(len(nominal)) == i, end, nominal))
-    held = held_fractions(nominal, np.stack([*ends, worst]), space, trial, threshold, blocks)
+    held = held_fractions(nominal, np.stack([*ends, worst]), space, player, threshold, blocks)
 
     def reached(line: int, end: np.ndarray) -> np.ndarray | None:
         fraction = held[line]
@@ -68,7 +68,7 @@ def margins(
 
 
 def held_fractions(
-    start: np.ndarray, ends: np.ndarray, space: Space, trial: Trial, threshold: float, blocks: int
+    start: np.ndarray, ends: np.ndarray, space: Space, player: Player, threshold: float, blocks: int
 ) -> list[float | None]:
     """What part of each line success holds on, from its start to where it first falls; None if it never does.
 
@@ -79,11 +79,11 @@ def held_fractions(
       start: [D] where all lines begin.
       ends: [L, D] where they end.
       space: the models that are searched.
-      trial: plays models.
+      player: plays models.
       threshold: the success that counts as working.
       blocks: blocks of episodes on each model.
     """
-    if trial(space.rounded(start[None]), LINES, blocks).success[0] < threshold:
+    if player(space.rounded(start[None]), LINES, blocks).success[0] < threshold:
         return [0.0] * len(ends)
     holds, width = np.zeros(len(ends)), 1.0
     open_lines = np.arange(len(ends))
@@ -92,7 +92,7 @@ def held_fractions(
         steps = width * np.arange(1, SECTIONS + 1)
         fractions = holds[open_lines, None] + steps  # [L, SECTIONS]
         models = start + fractions[..., None] * (ends[open_lines] - start)[:, None]
-        scores = trial(space.rounded(models.reshape(-1, len(start))), LINES, blocks)
+        scores = player(space.rounded(models.reshape(-1, len(start))), LINES, blocks)
         falls = scores.success.reshape(fractions.shape) < threshold
         if turn == 0:
             open_lines, falls = open_lines[falls.any(axis=1)], falls[falls.any(axis=1)]

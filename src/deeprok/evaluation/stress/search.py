@@ -17,8 +17,8 @@ import numpy as np
 from scipy.optimize import differential_evolution
 from scipy.stats import qmc
 
+from deeprok.evaluation.stress.player import CHOICE, EPISODES, SEARCH, Player, Scores
 from deeprok.evaluation.stress.space import Space
-from deeprok.evaluation.stress.trial import CHOICE, EPISODES, SEARCH, Scores, Trial
 
 #: Models that evolve together, as a share of the budget and at least and at most: some twenty generations of them. As a
 #: power of two they can be a part of a Sobol sequence.
@@ -77,12 +77,12 @@ def make_design(sample: int, dimensions: int, rng: np.random.Generator) -> np.nd
     return np.concatenate([a, b, *mixed])
 
 
-def search(space: Space, trial: Trial, budget: int, seed: int) -> Tried:
+def search(space: Space, player: Player, budget: int, seed: int) -> Tried:
     """Plays as many models as the budget has, most of them where the policy does badly.
 
     Args:
       space: the models that there are.
-      trial: plays models.
+      player: plays models.
       budget: how many models; at least `least_budget`.
       seed: decides which models are tried; the same for all policies that are compared.
     """
@@ -91,13 +91,13 @@ def search(space: Space, trial: Trial, budget: int, seed: int) -> Tried:
     rng = np.random.default_rng((seed, SEARCH))
     places = make_design(sample, dimensions, rng)
     models = [space.values(places)]
-    scores = [trial(models[0], SEARCH, 1)]
+    scores = [player(models[0], SEARCH, 1)]
     merit = make_merit(scores[0])
 
     def tried(columns: np.ndarray) -> np.ndarray:
         """The merits [N] of places [D, N]: what evolution makes small."""
         models.append(space.values(columns.T))
-        scores.append(trial(models[-1], SEARCH, 1))
+        scores.append(player(models[-1], SEARCH, 1))
         return merit(scores[-1])
 
     left = budget - len(places)
@@ -125,15 +125,15 @@ def search(space: Space, trial: Trial, budget: int, seed: int) -> Tried:
     return Tried(np.concatenate(models), success, mean_return, sample)
 
 
-def worst_of(candidates: np.ndarray, trial: Trial, blocks: int) -> np.ndarray:
+def worst_of(candidates: np.ndarray, player: Player, blocks: int) -> np.ndarray:
     """The worst [D] of models [N, D], by episodes that no search has seen: each of them was also unlucky.
 
     Args:
       candidates: the models.
-      trial: plays models.
+      player: plays models.
       blocks: blocks of episodes on each.
     """
-    worst: np.ndarray = candidates[trial(candidates, CHOICE, blocks).ranking()[0]]
+    worst: np.ndarray = candidates[player(candidates, CHOICE, blocks).ranking()[0]]
     return worst
 
 

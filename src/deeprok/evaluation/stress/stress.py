@@ -16,11 +16,11 @@ from deeprok.environments.disturbable import ACTION_DELAY, SENSOR_NOISE, disturb
 from deeprok.environments.host import HostEnvironment
 from deeprok.evaluation.disturbed import can_be_disturbed, parameters_of, undisturbed
 from deeprok.evaluation.stress.margin import ROUNDS, SECTIONS, margins
+from deeprok.evaluation.stress.player import EPISODES, REPORT, Player, make_player
 from deeprok.evaluation.stress.result import Model, Stress, StressedRun, make_rate
 from deeprok.evaluation.stress.search import Tried, least_budget, search, worst_of
 from deeprok.evaluation.stress.sensitivity import sensitivity_of
 from deeprok.evaluation.stress.space import Space, enclosing, make_space
-from deeprok.evaluation.stress.trial import EPISODES, REPORT, Trial, make_trial
 from deeprok.evaluation.trained import Run, load
 from deeprok.runs.alike import check_same_environment
 from deeprok.runs.settings import Config
@@ -79,12 +79,14 @@ def stress(
     space = tested.space
     tries = _budget(budget, tested)
     meter = _Meter(advance, len(trained) * _work(tries, len(space.dimensions), len(trained)))
-    trials = [make_trial(one, env, space.names, seed, meter.add) for one, env in zip(trained, tested.envs, strict=True)]
-    tried = [search(space, trial, tries, seed) for trial in trials]
+    players = [
+        make_player(one, env, space.names, seed, meter.add) for one, env in zip(trained, tested.envs, strict=True)
+    ]
+    tried = [search(space, player, tries, seed) for player in players]
     candidates = np.concatenate([each.worst(_CANDIDATES) for each in tried])
     found = tuple(
-        _examined(os.fspath(given), one, _values_of(env, space), space, trial, each, candidates, tries, threshold)
-        for given, one, env, trial, each in zip((run, *others), trained, tested.envs, trials, tried, strict=True)
+        _examined(os.fspath(given), one, _values_of(env, space), space, player, each, candidates, tries, threshold)
+        for given, one, env, player, each in zip((run, *others), trained, tested.envs, players, tried, strict=True)
     )
     meter.finish()
     return Stress(trained[0].env.name, space, threshold, tries, EPISODES, seed, found)
@@ -207,7 +209,7 @@ def _examined(
     run: Run,
     nominal: np.ndarray,
     space: Space,
-    trial: Trial,
+    player: Player,
     tried: Tried,
     candidates: np.ndarray,
     budget: int,
@@ -220,15 +222,15 @@ def _examined(
       run: the run.
       nominal: [D] its nominal model.
       space: what was searched.
-      trial: plays models.
+      player: plays models.
       tried: the run's own search.
       candidates: [C, D] the worst models of all runs' searches.
       budget: decides how many episodes confirm.
       threshold: the success that counts as working.
     """
     blocks = _blocks(budget)
-    worst = worst_of(candidates, trial, blocks.choice)
-    reported = trial(np.stack([space.rounded(nominal), worst]), REPORT, blocks.report)
+    worst = worst_of(candidates, player, blocks.choice)
+    reported = player(np.stack([space.rounded(nominal), worst]), REPORT, blocks.report)
     models = [
         Model(
             dict(zip(space.names, (float(x) for x in values), strict=True)),
@@ -237,7 +239,7 @@ def _examined(
         )
         for values, success, mean_return in zip((nominal, worst), *reported, strict=True)
     ]
-    margin, direction = margins(space, nominal, worst, trial, threshold, blocks.lines)
+    margin, direction = margins(space, nominal, worst, player, threshold, blocks.lines)
     of, indices = sensitivity_of(tried)
     ranked = sorted(zip(space.names, indices, strict=True), key=lambda pair: -pair[1].total)
     uniform = tried.success[tried.uniform()]

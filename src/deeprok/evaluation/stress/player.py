@@ -42,10 +42,10 @@ class Scores(NamedTuple):
 
 #: `(models [N, D], purpose, blocks) -> Scores`: plays so many blocks of episodes on each model, all with the random
 #: numbers of that purpose.
-Trial = Callable[[np.ndarray, int, int], Scores]
+Player = Callable[[np.ndarray, int, int], Scores]
 
 
-def make_trial(run: Run, env: AnyEnvironment, names: list[str], seed: int, advance: Callable[[float], None]) -> Trial:
+def make_player(run: Run, env: AnyEnvironment, names: list[str], seed: int, advance: Callable[[float], None]) -> Player:
     """A function that plays a run's greedy policy on models.
 
     Args:
@@ -55,19 +55,19 @@ def make_trial(run: Run, env: AnyEnvironment, names: list[str], seed: int, advan
       seed: decides all random numbers.
       advance: called as models are played, with how many; a model counts once for each block.
     """
-    trial = make_trials(env, run.network, names)(run.weights, seed, advance)
+    player = make_player_of(env, run.network, names)(run.weights, seed, advance)
 
-    def trial_of_run(models: np.ndarray, purpose: int, blocks: int) -> Scores:
+    def play_run(models: np.ndarray, purpose: int, blocks: int) -> Scores:
         with run.settings.arithmetic():
-            return trial(models, purpose, blocks)
+            return player(models, purpose, blocks)
 
-    return trial_of_run
+    return play_run
 
 
-def make_trials(
+def make_player_of(
     env: AnyEnvironment, network: Network, names: list[str], episodes: int = EPISODES, together: int = _MODELS
-) -> Callable[[np.ndarray, int, Callable[[float], None]], Trial]:
-    """A function `(weights [n], seed, advance) -> Trial`: greedy policies that one compiled program plays.
+) -> Callable[[np.ndarray, int, Callable[[float], None]], Player]:
+    """A function `(weights [n], seed, advance) -> Player`: greedy policies that one compiled program plays.
 
     Args:
       env: the environment that they are played in.
@@ -78,7 +78,7 @@ def make_trials(
     """
     play = cell_player(env, weights_policy(network, env.actions, "mean"), episodes)
 
-    def trial_of(weights: np.ndarray, seed: int, advance: Callable[[float], None]) -> Trial:
+    def player_of(weights: np.ndarray, seed: int, advance: Callable[[float], None]) -> Player:
         def played(models: np.ndarray, block: int) -> np.ndarray:
             """[N, episodes] the returns."""
             if isinstance(env, HostEnvironment):
@@ -92,14 +92,14 @@ def make_trials(
                 advance(len(some))
             return np.concatenate(rows)
 
-        def trial(models: np.ndarray, purpose: int, blocks: int) -> Scores:
+        def player(models: np.ndarray, purpose: int, blocks: int) -> Scores:
             blocks_played = [played(models, seed_of(seed, purpose, number)) for number in range(blocks)]
             returns = np.concatenate(blocks_played, axis=1)
             return Scores((returns > env.success_return).mean(axis=1), returns.mean(axis=1))
 
-        return trial
+        return player
 
-    return trial_of
+    return player_of
 
 
 def seed_of(seed: int, purpose: int, block: int) -> int:
