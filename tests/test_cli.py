@@ -136,6 +136,15 @@ def test_evaluate_prints_tables(trained: Path, capsys: pytest.CaptureFixture[str
     assert f"kept in {trained}/seed-*/{kept}" in out
 
 
+def test_more_parameters_than_a_map_has_are_left_to_stress(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["evaluate", str(trained), "--grid", "pole_length=0.5,cart_mass=1:2:2,gravity=9", "--episodes", "1"]
+    assert main(words) == 0
+    said = f"a map has two parameters; where the policy breaks in all of them says: deeprok stress {trained}"
+    assert said in capsys.readouterr().out.splitlines()
+    assert main([*words, "--plot", "map.png"]) == 2
+    assert "the grid has 3: pole_length, cart_mass, gravity; 'deeprok stress'" in capsys.readouterr().err
+
+
 def test_evaluate_with_every_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = write_run(tmp_path / "run", "deep_rok", best=LEFT)
     (run / runs.EVALUATION).write_text("precious")

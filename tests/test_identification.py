@@ -23,7 +23,7 @@ from deeprok.environments.pendulum import pendulum
 from deeprok.identification.checks import check_fit
 from deeprok.identification.dynamics import make_dynamics
 from deeprok.identification.fit import Bounds, Likelihood, Point, climb
-from deeprok.identification.identify import identify
+from deeprok.identification.identify import identify, named_environment
 from deeprok.identification.likelihood import Innovations, Score, Unknowns, as_data
 from deeprok.identification.log import Log
 from deeprok.identification.region import (
@@ -218,6 +218,13 @@ def test_a_log_without_noise_gives_the_parameters_themselves() -> None:
 def test_the_same_log_gives_the_same_result(slider: Identified) -> None:
     log = played(POINT_MASS, TRUTH, (60, 60, 60, 60, 60), seed=0, process=0.01, sensor=0.02)
     assert identify(POINT_MASS, as_table(log), bootstrap=20, models=30) == slider
+
+
+def test_what_is_compiled_for_a_name_serves_the_next_call() -> None:
+    """Whatever is compiled is kept by the dynamics, so those of two calls must be the same."""
+    first, second = (make_dynamics(named_environment("cartpole")[1], ("pole_length",)) for _ in range(2))  # type: ignore[arg-type]
+    assert first == second
+    assert hash(first) == hash(second)
 
 
 # --- what a log can't tell -----------------------------------------------------------------------------

@@ -98,6 +98,8 @@ def test_mistakes_are_one_sentence(folder: Path, capsys: pytest.CaptureFixture[s
     assert refused([*train, "--models", str(tmp_path / "none.json")], capsys).startswith("can't read ")
     (tmp_path / "other.json").write_text("{}")
     assert "is no file of identified parameters" in refused([*train, "--box", str(tmp_path / "other.json")], capsys)
+    log = str(folder / "log.csv")
+    assert refused([*train, "--box", log], capsys) == f"box is {log}; a file of identified parameters ends with .json"
     assert not (tmp_path / "run").exists()
     identify = ["identify", "--env", "cartpole", "--data", str(folder / "log.csv")]
     said = refused([*identify, "--out", "found.txt"], capsys)

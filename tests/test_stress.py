@@ -272,6 +272,19 @@ def test_indices_are_of_returns_where_success_is_constant() -> None:
     np.testing.assert_allclose([one.total for one in found], [1, 0], atol=0.1)
 
 
+def test_indices_are_of_returns_where_success_varies_in_a_model_or_two() -> None:
+    """The variance is that of the samples A and B; if success is the same there, its indices would all be 0."""
+
+    def trial(models: np.ndarray, purpose: int, blocks: int) -> Scores:
+        return Scores(np.zeros(len(models)), 5 * models[:, 1])
+
+    tried = search(cube(2), trial, 512, 0)
+    tried.success[2 * tried.sample] = 1.0
+    of, found = sensitivity_of(tried)
+    assert of == "mean_return"
+    np.testing.assert_allclose([one.total for one in found], [0, 1], atol=0.1)
+
+
 # --- margins ------------------------------------------------------------------------------------------------------
 
 #: A line is known to so much of its length.
@@ -309,6 +322,8 @@ def test_a_nominal_model_that_fails_has_no_margin() -> None:
     found, direction = margins(cube(2), np.full(2, 0.5), np.ones(2), exactly(lambda m: 0 * m[:, 0]), 0.9, 1)
     assert found == {"x0": (0.5, 0.5), "x1": (0.5, 0.5)}
     assert direction == (0.0, {"x0": 0.5, "x1": 0.5})
+    found, _ = margins(cube(2), np.array([0.0, 1.0]), np.ones(2), exactly(lambda m: 0 * m[:, 0]), 0.9, 1)
+    assert found == {"x0": (0.0, 0.0), "x1": (1.0, 1.0)}  # also at an end of the space
 
 
 def test_margins_from_a_nominal_model_outside_of_the_space() -> None:
@@ -744,7 +759,8 @@ def test_the_figure_shows_each_run(two: deeprok.Stress, tmp_path: Path) -> None:
     figure = two.plot()
     titles = [panel.get_title() for panel in figure.axes]
     assert titles[0] == "success of at least 90 %, others nominal"
-    assert [title.partition(":")[0] for title in titles[1:3]] == ["a", "b"]
+    assert titles[1] == f"a: fails on {100 * two.runs[0].failing.value:.1f} % of the models"
+    assert titles[2] == "b: fails on 100.0 % of the models"
     assert titles[3] == "total Sobol index of success"
     works, fails = (collection.get_offsets() for collection in figure.axes[1].collections)
     assert len(works) + len(fails) == 2 * two.runs[0].tried.sample

@@ -16,6 +16,7 @@ from deeprok.environments import ENVIRONMENTS, Interval
 from deeprok.environments.base import AnyEnvironment
 from deeprok.environments.mujoco_tasks import PARTS as MUJOCO_PARTS
 from deeprok.environments.ready_made import READY_MADE
+from deeprok.environments.registry import usual_environment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +35,7 @@ def run(words: Sequence[str]) -> None:
     """Runs the command."""
     name = parse_options(Environments, words, "environments").env
     if name is not None:
-        part = ENVIRONMENTS.find(name, "env")
-        _print(name, part.make(part.settings()))
+        _print(name, usual_environment(name))
         return
     missing: dict[str, list[str]] = {}
     for name, part in (*ENVIRONMENTS.items(), *READY_MADE.items(), *MUJOCO_PARTS.items()):

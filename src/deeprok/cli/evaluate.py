@@ -13,8 +13,8 @@ import tyro
 
 from deeprok.cli import streams
 from deeprok.cli.options import RunFolder, option_names, parse_options
-from deeprok.core.errors import DeeprokError
 from deeprok.environments import HostEnvironment
+from deeprok.evaluation.comparison.figure import check_drawable
 from deeprok.evaluation.grid import evaluate
 from deeprok.evaluation.policies import PolicyKind
 from deeprok.evaluation.report import print_evaluation
@@ -74,8 +74,7 @@ def run(words: Sequence[str]) -> None:
     folder, plot, as_json = (arguments.pop(name) for name in ("run", "plot", "json"))
     if plot:
         check_file(plot, "plot")
-        if len(names := grid_names(folder, options.grid)) > 2:
-            raise DeeprokError(f"plot draws one or two parameters, but the grid has {len(names)}: {', '.join(names)}")
+        check_drawable(grid_names(folder, options.grid))
     with fraction_bar(streams.err, "evaluating") as advance:
         result = evaluate(folder, **arguments, advance=advance, save=True)
     note_unfinished(folder)
@@ -85,6 +84,9 @@ def run(words: Sequence[str]) -> None:
         print(json.dumps(result.to_dict()))
         return
     print_evaluation(result, streams.out)
+    if len(result.grid) > 2:
+        said = f"a map has two parameters; where the policy breaks in all of them says: deeprok stress {folder}"
+        streams.out.print(said, highlight=False, markup=False, soft_wrap=True)
     env = runs.read_config(runs.find(folder)[0]).make_env()
     if isinstance(env, HostEnvironment) and "success_return" in env.assumed:
         streams.out.print(

@@ -81,7 +81,7 @@ def run(words: Sequence[str]) -> None:
     for each in found:
         steps = f"{each.steps} step{'' if each.steps == 1 else 's'}"
         _say(f"{each.name}: {each.ending} after {steps}, return {each.total:.4g}")
-    _say(f"film: {out}")
+    _say(f"{'pictures' if out.suffix == '.png' else 'film'}: {out}")
 
 
 def _say(line: str) -> None:

@@ -135,6 +135,8 @@ def _with_identified(algorithm: str, words: Sequence[str]) -> Sequence[str]:
         option = f"--{name}"
         file = dict(itertools.pairwise(rest)).get(option, "")
         if not file.endswith(".json"):
+            if Path(file).suffix and Path(file).is_file():
+                raise DeeprokError(f"{name} is {file}; a file of identified parameters ends with .json")
             continue
         env = dict(itertools.pairwise(rest)).get("--env", ALGORITHMS[algorithm].env)
         at = rest.index(option)

@@ -38,8 +38,8 @@ class Check:
         """What a misfit means."""
         return (
             f"{self.coordinate} differs from its prediction in a way that depends on {self.on} "
-            f"({100 * self.share:.0f} % of the variance, p = {self.p:.1g}): the simulator is wrong there, not its "
-            "parameters"
+            f"({100 * self.share:.0f} % of the variance of noise, p = {self.p:.1g}): the simulator is wrong there, not "
+            "its parameters"
         )
 
 

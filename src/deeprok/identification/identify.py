@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok.core.errors import DeeprokError, unknown
-from deeprok.environments import ENVIRONMENTS
 from deeprok.environments.base import AnyEnvironment
 from deeprok.environments.host import HostEnvironment
+from deeprok.environments.registry import usual_environment
 from deeprok.identification import result, words
 from deeprok.identification.checks import check_fit
 from deeprok.identification.dynamics import make_dynamics
@@ -175,10 +175,7 @@ def _check(confidence: float, bootstrap: int, models: int, seed: int) -> None:
 
 def named_environment(env: str | AnyEnvironment) -> tuple[str, AnyEnvironment]:
     """Its name, by which a run names it too, and the environment."""
-    if isinstance(env, str):
-        part = ENVIRONMENTS.find(env, "env")
-        return env, part.make(part.settings())
-    return env.name, env
+    return (env, usual_environment(env)) if isinstance(env, str) else (env.name, env)
 
 
 def _chosen(env: AnyEnvironment, name: str, parameters: str | Sequence[str] | None) -> tuple[str, ...]:

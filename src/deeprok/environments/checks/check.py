@@ -13,7 +13,7 @@ from deeprok.environments.checks import in_jax, judge, simulator
 from deeprok.environments.checks.declared import Tried, check_declared, models_to_try, passed
 from deeprok.environments.checks.record import Episode, Finding, Played, Taken, Values, summed_up, words
 from deeprok.environments.host import HostEnvironment
-from deeprok.environments.registry import ENVIRONMENTS
+from deeprok.environments.registry import usual_environment
 
 #: Random episodes on each model; of a simulator no more are begun after so many steps, unless they are few.
 _EPISODES, _STEPS, _FEWEST = 10, 4000, 4
@@ -51,8 +51,7 @@ def check_environment(
     if not 0 <= seed < 2**32:
         raise DeeprokError(f"seed is {seed}; it must be from 0 to 4294967295")
     if isinstance(env, str):
-        part = ENVIRONMENTS.find(env, "env")
-        env = part.make(part.settings())
+        env = usual_environment(env)
     found = check_declared(env)
     if _broken(found):
         return [*found, _rest()]

@@ -27,7 +27,10 @@ def draw(found: Comparison) -> Figure:
 def check_drawable(names: list[str]) -> None:
     """Raises unless a grid of these parameters can be drawn."""
     if len(names) > 2:
-        raise DeeprokError(f"plot draws one or two parameters, but the grid has {len(names)}: {', '.join(names)}")
+        raise DeeprokError(
+            f"plot draws one or two parameters, but the grid has {len(names)}: {', '.join(names)}; "
+            "'deeprok stress' searches all of them together, and draws that"
+        )
 
 
 def _scores(found: Comparison, run: ComparedRun) -> np.ndarray:

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from deeprok.core.errors import DeeprokError
-from deeprok.environments import ENVIRONMENTS, Axis, Environment, Outcome, StateGrid, with_model
+from deeprok.environments import Axis, Environment, Outcome, StateGrid, with_model
 from deeprok.environments.base import in_jax
+from deeprok.environments.registry import usual_environment
 from deeprok.evaluation.play import cell_player, grid_cells
 from deeprok.evaluation.policies import Policy
 from deeprok.evaluation.result import parameters_of
@@ -115,8 +116,7 @@ def _check(discount: float, cvar: float, episodes: int, epsilon: float, draws: i
 
 def named_environment(name: str) -> Environment:
     """The environment of that name, or `module:object`, with its default settings."""
-    part = ENVIRONMENTS.find(name, "env")
-    return in_jax(part.make(part.settings()), "screening")
+    return in_jax(usual_environment(name), "screening")
 
 
 def model_axes(

@@ -130,7 +130,7 @@ def _draw_models(panel: Any, found: Stress, run: StressedRun, names: list[str]) 
             ticks(np.arange(each.low, each.high + 1))
     panel.set_xlabel(_axis(spread[0]))
     label = found.labels[found.runs.index(run)] + ": " if len(found.runs) > 1 else ""
-    panel.set_title(f"{label}fails on {100 * run.failing.value:.2g} % of the models", fontsize=9)
+    panel.set_title(f"{label}fails on {100 * run.failing.value:.1f} % of the models", fontsize=9)
 
 
 def _spread(values: np.ndarray, dimension: Dimension) -> np.ndarray:

@@ -14,7 +14,10 @@ SECTIONS, ROUNDS = 8, 3
 
 
 class Margin(NamedTuple):
-    """The values of a parameter between which success holds, all others nominal; None where it holds to the end."""
+    """The values of a parameter between which success holds, all others nominal; None where it holds to the end.
+
+    Both are the nominal value where success does not even hold there.
+    """
 
     low: float | None
     high: float | None
@@ -42,6 +45,9 @@ def margins(
       threshold: the success that counts as working.
       blocks: blocks of episodes on each model.
     """
+    if player(space.rounded(nominal[None]), LINES, blocks).success[0] < threshold:
+        here = dict(zip(space.names, space.rounded(nominal).tolist(), strict=True))
+        return {name: Margin(value, value) for name, value in here.items()}, Direction(0.0, here)
     ends: list[np.ndarray] = []
     lines: dict[tuple[str, str], int] = {}
     for i, each in enumerate(space.dimensions):
@@ -76,15 +82,13 @@ def held_fractions(
     All models are played with the same random numbers.
 
     Args:
-      start: [D] where all lines begin.
+      start: [D] where all lines begin, and success holds.
       ends: [L, D] where they end.
       space: the models that are searched.
       player: plays models.
       threshold: the success that counts as working.
       blocks: blocks of episodes on each model.
     """
-    if player(space.rounded(start[None]), LINES, blocks).success[0] < threshold:
-        return [0.0] * len(ends)
     holds, width = np.zeros(len(ends)), 1.0
     open_lines = np.arange(len(ends))
     for turn in range(ROUNDS):

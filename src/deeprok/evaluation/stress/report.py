@@ -49,7 +49,7 @@ def _print_run(found: Stress, run: StressedRun, out: Console) -> None:
         table.add_row(name, f"{one.total:.2f} ({total})", f"{one.first:.2f} ({first})")
     out.print(table, highlight=False)
     if run.sensitivity_of != "success":
-        _say(out, "Sobol indices are of the mean return, since success is the same on all models")
+        _say(out, "Sobol indices are of the mean return: success is the same on all models that fill the space evenly")
     if beyond := [name for name in run.sensitivity if not _within(run.worst.parameters[name], *ranges[name].box)]:
         _say(out, f"the worst model lies beyond the box in {', '.join(beyond)}")
     if run.direction.fraction == 0:

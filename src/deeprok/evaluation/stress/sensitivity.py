@@ -32,10 +32,10 @@ class Sensitivity(NamedTuple):
 
 
 def sensitivity_of(tried: Tried) -> tuple[str, list[Sensitivity]]:
-    """What the indices are of, success, or mean_return where success is the same everywhere; and those of each."""
+    """What the indices are of, success, or mean_return where success hardly varies; and those of each."""
     dimensions = tried.models.shape[1]
     design = slice(0, tried.sample * (dimensions + 2))
-    varies = np.ptp(tried.success[design]) > 0
+    varies = np.ptp(tried.success[: 2 * tried.sample]) > 0  # of A and B, whose variance is what is shared out
     output = (tried.success if varies else tried.mean_return)[design]
     return "success" if varies else "mean_return", indices(output, dimensions)
 
