@@ -26,6 +26,7 @@ from deeprok.core.files import write_atomically
 from deeprok.environments import cartpole
 from deeprok.evaluation.policies import draw_members, weights_policy
 from deeprok.plot import save
+from deeprok.report import write_report
 from deeprok.runs import checkpoint
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config
@@ -51,12 +52,16 @@ Done = Callable[[str, float], None]
 #: The numbers of a study, as its JSON file holds them.
 Found = dict[str, Any]
 
+#: The page on which the agents of a study run, in its folder.
+REPORT = "report.html"
+
 _MEMBERS = 20  # of an ensemble drawn from a posterior
 
 # How long parts of the work take, in seconds on one core. Only their ratios count, for the time left.
 _TRAINING, _TRAINING_A_POSTERIOR = 6.0, 30.0
 EXAM = 4.0
 REFERENCE = 8.0
+_SHOWN = 2.0  # a run on the page
 
 
 @dataclass(frozen=True)
@@ -163,6 +168,7 @@ class Study(NamedTuple):
     tables: Callable[[Found], list[list[Any]]]  # for the terminal: of each a title, a header and its lines
     presets: bool = False  # whether it takes --preset and --full
     more_work: Callable[[Options], float] = lambda _: 0.0  # of `collect`, in the unit of `Done`
+    shown: Callable[[Options], Sequence[Path]] = lambda _: ()  # what `report.html` shows: agents, references
 
 
 def run_study(study: Study, options: Options, console: Console | None = None, results: Console | None = None) -> Found:
@@ -188,7 +194,7 @@ def run_study(study: Study, options: Options, console: Console | None = None, re
         for prepared in everything.values():
             prepare(options.out, (run for run in prepared if not run.row.prior))
         total = sum(work(run) for prepared in everything.values() for run in prepared)
-        total += study.more_work(options) + (3 * REFERENCE if comparisons else 0.0)
+        total += study.more_work(options) + (3 * REFERENCE if comparisons else 0.0) + _work_of_report(study, options)
         with work_bar(console, total) as done:
             found_references = references(options.out, comparisons[0].exam, done) if comparisons else {}
             tables = {}
@@ -200,6 +206,7 @@ def run_study(study: Study, options: Options, console: Console | None = None, re
                     examine(comparison.name, its, options.jobs, done)
                     tables[comparison.name] = table(comparison, its, found_references["lqr"])
             found = study.collect(Session(options, comparisons, everything, tables, found_references, done))
+            live = _write_report(study, options, done)
         report = options.out / "report"
         write_json(numbers_file(study, report), found)
         write_page(study, report)
@@ -207,9 +214,29 @@ def run_study(study: Study, options: Options, console: Console | None = None, re
     for what, path in (
         ("page and figures", report / f"{study.name}.md"),
         ("all numbers", numbers_file(study, report)),
+        *((("the agents, live", live),) if live else ()),
     ):
         results.print(f"{what}: {path}", highlight=False, soft_wrap=True)
     return found
+
+
+def _write_report(study: Study, options: Options, done: Done) -> Path | None:
+    """Writes the page on which the agents of a study run, if it has one."""
+    shown, work = study.shown(options), _work_of_report(study, options)
+    if not shown:
+        return None
+    # The maps are of the weights that the tables are of, with fewer episodes: a look at them, no measurement.
+    episodes = max(1, options.episodes // 5)
+    advance = functools.partial(_advance, done, "the page of the agents", work)
+    return write_report(shown, options.out / REPORT, keep="last", episodes=episodes, advance=advance)
+
+
+def _advance(done: Done, what: str, work: float, part: float) -> None:
+    done(what, work * part)
+
+
+def _work_of_report(study: Study, options: Options) -> float:
+    return _SHOWN * options.seeds * len(study.shown(options))
 
 
 def runs_of(out: Path, comparison: Comparison) -> list[Run]:

@@ -120,4 +120,5 @@ STUDY = Study(
     tables=page.short_tables,
     presets=True,
     more_work=lambda options: 2 * _sb3_seeds(options) * (_SB3_WORK + engine.EXAM),
+    shown=lambda options: [options.out / options.preset / agent for agent in plan.PAPER_AGENTS],
 )

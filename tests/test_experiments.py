@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 import scipy.stats
+from finished_runs import GOOD, LEFT, write_run
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from hypothesis import given
 from hypothesis import strategies as st
@@ -134,6 +135,30 @@ def test_results_have_every_field(reproduced: Reproduced) -> None:
     assert saved["references"]["lqr"]["mean_regret"] == saved["references"]["lqr"]["max_regret"] == 0
     assert saved["agents"]["dqn"]["per_seed_episodes_to_95"] == [None] * 2
     assert saved["agents"]["dqn"]["curve"]["episodes"] == [2, 4]
+    live = (reproduced.out / "report.html").read_text()
+    assert all(f'"name":"{name}"' in live for name in plan.SQUARE)
+
+
+def test_a_study_ends_with_the_page_of_its_agents(tmp_path: Path) -> None:
+    """With the weights that its tables are of, the last ones, and a fifth of its test episodes."""
+    write_run(tmp_path / "agents" / "steady" / "seed-0", best=LEFT, last=GOOD)
+    study = Study(
+        "steady",
+        "one agent",
+        compare=lambda _: [],
+        collect=lambda _: {},
+        page=lambda _: "",
+        figures=lambda _: {},
+        tables=lambda _: [],
+        shown=lambda options: [options.out / "agents" / "steady"],
+    )
+    written, options = io.StringIO(), Options(seeds=1, out=tmp_path, episodes=10)
+    run_study(study, options, Console(file=io.StringIO()), Console(file=written, width=160))
+    assert f"the agents, live: {tmp_path / 'report.html'}" in written.getvalue()
+    data = (tmp_path / "report.html").read_text().partition('id="data">')[2].partition("</script>")[0]
+    ((agent,),) = [scene["agents"] for scene in json.loads(data)["scenes"]]
+    assert (agent["name"], agent["keep"], agent["map"]["episodes"]) == ("steady", "last", 2)
+    assert agent["map"]["nominal"] == 1.0
 
 
 @pytest.mark.slow

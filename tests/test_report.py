@@ -22,7 +22,9 @@ from deeprok.evaluation.trained import load
 from deeprok.report import page
 from deeprok.report.agents import read_agent
 from deeprok.report.data import Report, in_script
+from deeprok.report.given import read_files
 from deeprok.report.scenes import find_agents, labels, read_scenes
+from deeprok.runs.folder import append_metrics
 from tests.finished_runs import GOOD, LEFT, write_run
 
 
@@ -138,7 +140,7 @@ def test_long_curves_are_joined(folder: Path, tmp_path: Path) -> None:
     assert curve.steps[:2] == [30, 60]
     assert curve.steps[-1] == 3010
     assert curve.seconds[1] == 3.0
-    assert curve.mean_return[0] == pytest.approx((1 + 4 + 9) / 6)
+    assert curve.mean_return[0] == pytest.approx((1 + 4 + 9) / 6, rel=1e-5)  # six digits
     assert curve.trial_return[0] is None
 
 
@@ -201,13 +203,144 @@ def test_a_run_before_its_first_checkpoint(tmp_path: Path) -> None:
     assert scene.agents[0].map is None
 
 
-def test_what_other_commands_printed(tmp_path: Path) -> None:
+def test_what_stress_and_calibrate_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They keep it in the run's folder, and it counts for as long as no seed is trained further."""
+    run = write_run(tmp_path / "runs" / "rok", "deep_rok", best=GOOD, last=GOOD, spread=0.04)
+    other = write_run(tmp_path / "runs" / "steady", best=GOOD)
+    assert main(["stress", str(run), str(other), "--box", "cart_mass=0.1:7", "--budget", "96", "--json"]) == 0
+    stressed = json.loads(capsys.readouterr().out)
+    assert main(["calibrate", str(run), "--states", "5", "--models", "2", "--json"]) == 0
+    calibrated = json.loads(capsys.readouterr().out)
+    agents = [read_agent(each, "run", "best") for each in (run, other)]
+    for agent, folder, one in zip(agents, (run, other), stressed["runs"], strict=True):
+        assert agent.stress
+        assert agent.stress.found["runs"] == [one]
+        assert agent.stress.found["searched"] == stressed["searched"]
+        assert agent.stress.command == (
+            f"deeprok stress {run} {other} --box cart_mass=0.1:7 --margin 0.5 --threshold 0.9 --budget 96 --seed 0"
+            " --json"
+        )
+        assert (agent.stress.keep, agent.stress.steps) == ("best", {"0": 60})
+        assert read_agent(folder, "run", "last").stress is None  # other weights
+    assert agents[0].coverage
+    assert agents[0].coverage.found == calibrated
+    assert "--states 5 --models 2 --keep last --seed 0" in agents[0].coverage.command
+    assert agents[1].coverage is None
+    append_metrics(run, {"steps": 90, "episodes": 4, "returns": [30.0], "seconds": 1.0})
+    later = read_agent(run, "run", "best")
+    assert (later.stress, later.coverage) == (None, None)
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"runs": [], "threshold": 0.9}', '{"kind": "stress"}', "NaN"])
+def test_files_that_stress_did_not_write(tmp_path: Path, text: str) -> None:
     run = write_run(tmp_path / "run")
-    (run / "stress.json").write_text('{"runs": [], "threshold": 0.9}')
-    (run / "calibrate.json").write_text("[1]")
-    agent = read_agent(run, "run", "best")
-    assert agent.stress == {"runs": [], "threshold": 0.9}
-    assert agent.coverage is None
+    (run / "stress.json").write_text(text)
+    assert read_agent(run, "run", "best").stress is None
+
+
+#: A screening of Cart-Pole on two models, as `deeprok screen --out` writes it.
+SCREENING: dict[str, Any] = {
+    "env": "cartpole",
+    "policies": ["each", "random"],
+    "grid": {"cart_mass": [1.5, 7.0]},
+    "parameters": {"cart_mass": {"unit": "kg", "nominal": 1.5}},
+    "success": [[1.0, 0.9], [0.0, 0.0]],
+    "mean_return": [[200.0, 150.0], [20.0, 22.0]],
+    "epsilon": 0.05,
+    "episodes": 7,
+}
+
+
+def test_maps_are_on_the_grid_of_a_reference(folder: Path, tmp_path: Path) -> None:
+    """And have its ε, so that a regret to it is a difference of the same cells."""
+    file = tmp_path / "screening.json"
+    file.write_text(json.dumps(SCREENING))
+    out = tmp_path / "report.html"
+    assert main(["report", str(folder / "steady"), str(file), "--episodes", "3", "--out", str(out)]) == 0
+    (scene,) = content_of(out)["scenes"]
+    assert scene["reference"]["mean_return"] == [200.0, 150.0]
+    assert scene["reference"]["command"].startswith("deeprok screen cartpole --grid cart_mass=1.5:7:2 --episodes 7")
+    (agent,) = scene["agents"]
+    assert agent["map"]["grid"] == {"cart_mass": [1.5, 7.0]}
+    assert (agent["map"]["epsilon"], agent["map"]["episodes"]) == (0.05, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"env": "ferry"}, "is a screening of ferry with the nominal values cart_mass 1.5, in which none of the runs"),
+        ({"parameters": {"cart_mass": {"unit": "kg", "nominal": 2.0}}}, "a screening of cartpole with the nominal"),
+        ({"mean_return": [[1.0], [2.0]]}, "is neither a run folder nor a file that 'deeprok solve --out' or"),
+        ({"policies": ["nominal", "random"]}, "is neither a run folder nor a file that"),
+        ({"grid": {}}, "is neither a run folder nor a file that"),
+    ],
+)
+def test_references_that_do_not_fit(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], sentence: str
+) -> None:
+    file = tmp_path / "screening.json"
+    file.write_text(json.dumps(SCREENING | changes))
+    assert main(["report", str(folder / "steady"), str(file), "--out", str(tmp_path / "report.html")]) == 2
+    assert sentence in capsys.readouterr().err.replace("\n", " ")
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_reference_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "screening.json"
+    file.write_text(json.dumps(SCREENING))
+    assert main(["report", str(file), "--out", str(tmp_path / "report.html")]) == 2
+    assert "is a screening, which runs are compared with; give runs too" in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("solved") / "river.json"
+    assert main(["solve", "river_swim", "--radius", "0:0.4:3", "--state", "1", "--out", str(file), "--json"]) == 0
+    return file
+
+
+def test_solved_tables(solved: Path, tmp_path: Path) -> None:
+    """Without a run too."""
+    out = tmp_path / "report.html"
+    assert main(["report", str(solved), "--out", str(out)]) == 0
+    content = content_of(out)
+    assert content["scenes"] == []
+    (shown,) = content["solved"]
+    stored = json.loads(solved.read_text())
+    for name in ("radius", "value", "nominal", "nominal_value", "unprotected", "state", "name", "command"):
+        assert shown[name] == stored[name]
+    assert shown["nature"] == [each["moves"] for each in stored["nature"]]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"value": [1.0]},
+        {"state": 6},
+        {"nature": []},
+        {"nature": [{"moves": [{"state": 1}]}] * 3},
+        {
+            "nature": [{"moves": [{"state": 9, "value": 0, "action": 0, "successors": [], "nominal": [], "worst": []}]}]
+            * 3
+        },
+        {"states": "abc"},
+        {"unprotected": [1.0, 2.0]},
+    ],
+)
+def test_solved_tables_that_are_damaged(solved: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
+    file = tmp_path / "solved.json"
+    file.write_text(json.dumps(json.loads(solved.read_text()) | changes))
+    with pytest.raises(DeeprokError, match="is neither a run folder nor a file that"):
+        read_files([file])
+
+
+def test_probability_of_improvement(written: Path) -> None:
+    """Of a seed over one of the first agent, by hand."""
+    falling, steady = content_of(written)["scenes"][0]["agents"]
+    assert falling["map"]["improvement"] is None
+    wins = [(a > b) + 0.5 * (a == b) for a in steady["map"]["overall"] for b in falling["map"]["overall"]]
+    assert steady["map"]["improvement"] == np.mean(wins) == 1.0
+    assert steady["map"]["improvement_interval"] is None  # of one seed
 
 
 @pytest.mark.parametrize(

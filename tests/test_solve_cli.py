@@ -243,3 +243,67 @@ def test_problems_are_listed_with_their_parameters(capsys: Captured) -> None:
             assert f"{field} " in out
             assert parameter.meaning in out
     assert main(["problems", "now"]) == 2
+
+
+# --- what a page shows --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", ["", "--rect s", "--horizon 4", "--objective optimistic"])
+def test_moves_of_nature_explain_the_values(place: Path, capsys: Captured, options: str) -> None:
+    """Under nature's model the value of a state is its reward and the values of its successors; within the l1 ball."""
+    found = asked(f"river_swim --radius 0.3 --state 2 {options} --out river.json", capsys)
+    written = json.loads((place / "river.json").read_text())
+    assert "worst" not in found  # what --json prints is what it was
+    assert (written["radius"], written["state"]) == (0.3, 2)
+    _, reward = make("river_swim").model.dense()
+    nominal, _ = make("river_swim").model.dense()
+    staged = "--horizon" in options
+    values = np.array(found["values"][0] if staged else found["values"])
+    after = np.array(found["values"][1]) if staged else values
+    policy = np.array(found["policy"][0] if staged else found["policy"])
+    weights = policy if policy.ndim == 2 else np.eye(2)[policy]
+    assert written["value"] == pytest.approx(values[2])
+    ((radius, moves),) = [(each["radius"], each["moves"]) for each in written["nature"]]
+    assert radius == 0.3
+    assert [one["state"] for one in moves] == [0, 1, 2, 3, 4, 5]
+    shifted = 0.0
+    for one in moves:
+        state, successors, worst = one["state"], one["successors"], np.array(one["worst"])
+        np.testing.assert_allclose(one["nominal"], (weights[state] @ nominal[state])[successors], atol=1e-12)
+        assert worst.sum() == pytest.approx(1.0)
+        paid = (weights[state] @ reward[state])[successors]  # the same for all successors of an action in this problem
+        assert worst @ paid + 0.95 * worst @ after[successors] == pytest.approx(values[state], rel=1e-6, abs=1e-6)
+        assert np.abs(worst - one["nominal"]).sum() <= 0.3 + 1e-9
+        shifted = max(shifted, np.abs(worst - one["nominal"]).sum())
+    assert shifted == pytest.approx(0.3)
+
+
+def test_moves_of_a_sweep(place: Path, capsys: Captured) -> None:
+    found = asked("river_swim --radius 0:0.4:3 --out sweep.json", capsys)
+    written = json.loads((place / "sweep.json").read_text())
+    assert {name: written[name] for name in found if name != "seconds"} == {
+        name: value for name, value in found.items() if name != "seconds"
+    }
+    assert written["command"] == "deeprok solve river_swim --radius 0:0.4:3 --out sweep.json --json"
+    for radius, value, each in zip(found["radius"], found["value"], written["nature"], strict=True):
+        assert each["radius"] == radius
+        assert each["moves"][0]["value"] == pytest.approx(value)
+        moved = [np.abs(np.subtract(one["worst"], one["nominal"])).sum() for one in each["moves"]]
+        assert max(moved) == pytest.approx(radius, abs=1e-9)
+
+
+def test_moves_of_a_large_model_are_those_of_one_state(place: Path, capsys: Captured) -> None:
+    asked("garnet:states=200 --radius 0.1 --support all --state 7 --out garnet.json", capsys)
+    (each,) = json.loads((place / "garnet.json").read_text())["nature"]
+    assert [one["state"] for one in each["moves"]] == [7]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("forest --radius 0.1 --out no/file.json", "--out is no/file.json, but there is no folder no"),
+        ("--counts log.csv --out file.json", "--out is given with --counts; it is for the radii of a model"),
+    ],
+)
+def test_mistakes_in_out(capsys: Captured, words: str, sentence: str) -> None:
+    assert sentence in refused(words.split(), capsys)

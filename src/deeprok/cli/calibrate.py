@@ -40,7 +40,7 @@ def run(words: Sequence[str]) -> None:
     """Runs the command."""
     options = parse_options(Calibrate, words, "calibrate")
     with fraction_bar(streams.err, "simulating"):
-        found = calibrate(options.run, options.states, options.models, options.keep, options.seed)
+        found = calibrate(options.run, options.states, options.models, options.keep, options.seed, save=True)
     if options.json:
         print(json.dumps(found.to_dict()))
         return
@@ -61,6 +61,7 @@ def run(words: Sequence[str]) -> None:
     streams.out.print(
         f"temperature, the factor that would calibrate the deviations: {low:.3g} – {high:.3g}", highlight=False
     )
+    streams.out.print(f"kept in {options.run / 'calibrate.json'}", highlight=False, markup=False, soft_wrap=True)
 
 
 def options() -> set[str]:

@@ -18,7 +18,7 @@ from deeprok.report.scenes import find_agents
 from deeprok.runs.folder import Keep
 from deeprok.training.progress import fraction_bar
 
-_RUNS = tyro.conf.arg(metavar="RUN|DIR [RUN|DIR ...]", help_behavior_hint="(required)")
+_RUNS = tyro.conf.arg(metavar="RUN|DIR|FILE [RUN|DIR|FILE ...]", help_behavior_hint="(required)")
 _EPISODES = tyro.conf.arg(metavar="N", help_behavior_hint="(default: those of the newest that is stored, else 100)")
 
 
@@ -34,10 +34,13 @@ class Report:
     deeprok report runs/ddqn runs/rtd_dqn --out road.html
 
     deeprok report runs
+
+    deeprok report runs/ddqn runs/rtd_dqn screening.json solved.json
     """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, _RUNS]
-    """Run folders, folders of seeds, of which the one that did best on held-out models acts, or a folder of those."""
+    """Run folders, folders of seeds, of which the one that did best on held-out models acts, or a folder of those; and
+    files of 'deeprok solve --out', which are shown, and of 'deeprok screen --out', which maps are compared with."""
     out: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("report.html")
     """HTML file."""
     keep: Keep = "best"
@@ -54,7 +57,8 @@ def run(words: Sequence[str]) -> None:
     if not options.runs:
         raise DeeprokError("RUN or DIR must be given; 'deeprok report --help' tells more")
     check(options.out, options.keep, options.episodes)
-    found = find_agents(options.runs)
+    folders = [path for path in options.runs if not path.is_file()]
+    found = find_agents(folders) if folders else []
     with fraction_bar(streams.err, "evaluating") as advance:
         write_report(
             options.runs,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +24,15 @@ from deeprok.tabular import COUNT_SETS, TABULAR_SETS, Solution, Sweep, read_csv,
 from deeprok.tabular.known import RewardsBy
 from deeprok.tabular.literature import Names
 from deeprok.tabular.model import Support
+from deeprok.tabular.moves import Moves, as_object, moves_of, states_with_room
 from deeprok.tabular.problems import Instance, is_name, parse
 from deeprok.tabular.setting import Objective, Rect, Setting
 from deeprok.tabular.solvers import Method
 from deeprok.tabular.validation import SplitBy
 from deeprok.training.progress import work_bar
+
+#: Of each radius where the robust policy leads, in the nominal model and in the worst one.
+Nature = list[tuple[float | None, list[Moves]]]
 
 _SHOWN = 20  # states printed at most
 _FILE_DISCOUNT = 0.99
@@ -85,6 +90,8 @@ class Solve:
     """Print one JSON object instead of tables."""
     worst_model: Annotated[Optional[Path], tyro.conf.arg(metavar="FILE")] = None
     """CSV file for the worst-case model."""
+    out: Annotated[Optional[Path], tyro.conf.arg(metavar="FILE")] = None
+    """JSON file for the values and nature's worst model at each radius, which 'deeprok report' shows."""
     plot: Annotated[
         Optional[Path], tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: sweep-NAME.png; none with --json)")
     ] = None
@@ -138,15 +145,19 @@ def run(words: Sequence[str]) -> None:
     if not 0 <= options.state < problem.model.states:
         raise DeeprokError(f"state is {options.state}; there are the states 0 to {problem.model.states - 1}")
     if isinstance(radii, np.ndarray):
-        swept = _sweep(problem, options, radii)
+        nature: Nature = []
+        swept = _sweep(problem, options, radii, nature)
         path = options.plot or (None if options.json else Path(f"sweep-{problem.name}.png"))
         if path:
             _draw(swept, problem, options, path)
+        if options.out:
+            _write(options.out, problem, options, words, _swept(swept, problem, options), nature)
         if options.json:
             print(json.dumps(_swept(swept, problem, options)))
         else:
             _print_sweep(swept, problem, options, streams.out)
             streams.out.print(f"plot: {path}", highlight=False, soft_wrap=True)
+            _say_written(options)
         return
     setting = _setting(problem, options, radii)
     with work_bar(streams.err, 1.0) as done:
@@ -155,10 +166,16 @@ def run(words: Sequence[str]) -> None:
         )
     if options.worst_model:
         write_csv(found.worst_model(), options.worst_model)
+    if options.out:
+        value = float(found.values.reshape(-1, problem.model.states)[0, options.state])
+        described = _described(problem, options, radii) | {"state": options.state, "value": value}
+        moved = moves_of(problem.model, found, _shown_states(problem, options, 1))
+        _write(options.out, problem, options, words, described, [(radii, moved)])
     if options.json:
         print(json.dumps(_described(problem, options, radii) | _result(found)))
     else:
         _print_solution(found, problem, options, radii, streams.out)
+        _say_written(options)
 
 
 def options() -> set[str]:
@@ -181,7 +198,7 @@ def _check(options: Solve, model: str, sweeping: bool) -> None:
         raise DeeprokError("--plot draws a sweep; give the radii as --radius LOW:HIGH:COUNT")
     if options.plot and options.plot.suffix.lower() != ".png":
         raise DeeprokError(f"--plot is {options.plot}; it must be a .png file")
-    for name, path in (("--worst-model", options.worst_model), ("--plot", options.plot)):
+    for name, path in (("--worst-model", options.worst_model), ("--plot", options.plot), ("--out", options.out)):
         check_output(name, path, model)
 
 
@@ -222,6 +239,30 @@ def _result(found: Solution) -> dict[str, Any]:
         "iterations": found.iterations,
         "seconds": found.seconds,
     }
+
+
+def _shown_states(problem: Instance, options: Solve, radii: int) -> list[int]:
+    everywhere = (options.support or problem.model.support) == "all"
+    return states_with_room(problem.model, options.state, radii, everywhere)
+
+
+def _write(
+    path: Path, problem: Instance, options: Solve, words: Sequence[str], described: dict[str, Any], nature: Nature
+) -> None:
+    """Writes what a page shows of the solutions."""
+    content = {
+        "command": " ".join(["deeprok solve", *map(shlex.quote, words)]),
+        "name": problem.name,
+        "states": list(map(str, problem.names.states)),
+        "actions": list(map(str, problem.names.actions)),
+        "nature": [{"radius": radius, "moves": as_object(moves)} for radius, moves in nature],
+    }
+    write_atomically(path, (json.dumps(described | content) + "\n").encode())
+
+
+def _say_written(options: Solve) -> None:
+    if options.out:
+        streams.out.print(f"result: {options.out}", highlight=False, markup=False, soft_wrap=True)
 
 
 # --- one radius ----------------------------------------------------------------------------------------
@@ -283,8 +324,13 @@ def _action(chosen: np.ndarray, names: Sequence[object]) -> str:
 # --- a sweep -------------------------------------------------------------------------------------------
 
 
-def _sweep(problem: Instance, options: Solve, radii: np.ndarray) -> Sweep:
+def _sweep(problem: Instance, options: Solve, radii: np.ndarray, nature: Nature) -> Sweep:
     setting = _setting(problem, options, None)
+    states = _shown_states(problem, options, len(radii))
+
+    def note(radius: float, found: Solution) -> None:
+        nature.append((radius, moves_of(problem.model, found, states)))
+
     with work_bar(streams.err, 1.0) as done:
         return sweep_radii(
             problem.model,
@@ -293,6 +339,7 @@ def _sweep(problem: Instance, options: Solve, radii: np.ndarray) -> Sweep:
             options.tol,
             options.method,
             lambda count, work: done(f"{count} of {len(radii)} radii done", work),
+            note if options.out else None,
             **setting,
         )
 

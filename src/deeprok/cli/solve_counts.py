@@ -59,6 +59,7 @@ _FOREIGN = {
     "objective": "a guarantee is about the worst case",
     "state": "all states are printed",
     "plot": "there is no sweep to draw",
+    "out": "it is for the radii of a model; --json has all that is known of a log",
 }
 
 

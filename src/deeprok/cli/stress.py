@@ -72,6 +72,7 @@ def run(words: Sequence[str]) -> None:
             budget=options.budget,
             seed=options.seed,
             advance=advance,
+            save=True,
         )
     for folder in options.runs:
         note_unfinished(folder)
@@ -81,6 +82,8 @@ def run(words: Sequence[str]) -> None:
         print(json.dumps(found.to_dict()))
         return
     print_stress(found, streams.out)
+    for one in found.runs:
+        streams.out.print(f"kept in {Path(one.folder) / 'stress.json'}", highlight=False, markup=False, soft_wrap=True)
     if options.out:
         streams.out.print(f"figure: {options.out}", highlight=False, markup=False, soft_wrap=True)
 

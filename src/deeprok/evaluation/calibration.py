@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from deeprok.core.errors import DeeprokError
 from deeprok.environments import Environment, with_model
 from deeprok.environments.base import Model, in_jax
 from deeprok.environments.rollout import rollout
+from deeprok.evaluation.findings import make_finding
 from deeprok.evaluation.nature import against_nature
 from deeprok.evaluation.policies import Policy, ensemble_policy
 from deeprok.runs import folder as runs
@@ -208,7 +210,12 @@ def earned_values(
 
 
 def calibrate(
-    folder: str | os.PathLike[str], states: int = 200, models: int = 32, keep: Keep | None = None, seed: int = 0
+    folder: str | os.PathLike[str],
+    states: int = 200,
+    models: int = 32,
+    keep: Keep | None = None,
+    seed: int = 0,
+    save: bool = False,
 ) -> Calibration:
     """Compares the intervals of trained agents for Q with what their greedy policies earn.
 
@@ -223,6 +230,7 @@ def calibrate(
       models: models, or model sets, drawn from the box.
       keep: the `best` or the `last` weights; by default those of the loaded run, and the last ones of a folder.
       seed: seed of the simulation's random numbers.
+      save: also keep the result in the folder, in the file `calibrate.json`.
 
     Example:
       >>> found = deeprok.calibrate("runs/ekf")
@@ -258,7 +266,12 @@ def calibrate(
                 raw[each.seed] = measure(learner.corrected(belief, no_correction()), belief.correction.level)
             else:
                 found[each.seed] = measure(belief, getattr(config.target, "robust_level", 0.0))
-        return summarise(found, raw)
+        result = summarise(found, raw)
+    if save:
+        options = f"--states {states} --models {models} --keep {kept} --seed {seed} --json"
+        command = f"deeprok calibrate {shlex.quote(os.fspath(folder))} {options}"
+        make_finding("calibrate", command, kept, folders, result.to_dict()).save(Path(folder))
+    return result
 
 
 def make_intervals(

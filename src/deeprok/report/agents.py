@@ -14,8 +14,8 @@ import numpy as np
 from deeprok.agents.correction import CorrectedBelief, Correction, no_correction
 from deeprok.agents.learner import View
 from deeprok.core.errors import DeeprokError
-from deeprok.core.files import parse_json, read_bytes
 from deeprok.evaluation.export.policy import Policy, make_policy
+from deeprok.evaluation.findings import read_finding
 from deeprok.evaluation.grid import hash_of
 from deeprok.evaluation.policies import draw_members
 from deeprok.evaluation.trained import load
@@ -30,9 +30,6 @@ DRAWS, _SEED = 20, 0
 
 #: Numbers of one agent that a page has room for, and points of a learning curve.
 _MOST_NUMBERS, _MOST_POINTS = 1_000_000, 150
-
-#: Files of a run folder, or of a folder of seeds, that hold what two commands print with --json.
-_STRESS, _CALIBRATE = "stress.json", "calibrate.json"
 
 
 def read_agent(path: Path, name: str, keep: Keep) -> Agent:
@@ -86,8 +83,8 @@ def read_agent(path: Path, name: str, keep: Keep) -> Agent:
         unseen=unseen,
         curves=[_curve(folder, each.seed) for folder, each in zip(folders, configs, strict=True)],
         map=None,
-        stress=_printed(path, _STRESS, "runs"),
-        coverage=_printed(path, _CALIBRATE, "coverage"),
+        stress=found if (found := read_finding(acting, "stress")) and found.keep == kept else None,
+        coverage=read_finding(path, "calibrate"),
     )
 
 
@@ -153,7 +150,7 @@ def _curve(folder: Path, seed: int) -> Curve:
 
     def mean(values: np.ndarray, weights: np.ndarray) -> float | None:
         known = np.isfinite(values) & (weights > 0)
-        return float(np.average(values[known], weights=weights[known])) if known.any() else None
+        return float(f"{np.average(values[known], weights=weights[known]):.6g}") if known.any() else None
 
     last = [group[-1] for group in groups]
     return Curve(
@@ -164,11 +161,3 @@ def _curve(folder: Path, seed: int) -> Curve:
         mean_return=[mean(columns["mean_return"][group], ended[group]) for group in map(list, groups)],
         trial_return=[mean(trials[group], np.ones(len(group))) for group in map(list, groups)],
     )
-
-
-def _printed(path: Path, file: str, key: str) -> Any:
-    """What a command printed, if it was kept in the folder; None if it is something else."""
-    if not (path / file).is_file():
-        return None
-    content = parse_json(read_bytes(path / file))
-    return content if isinstance(content, dict) and key in content else None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from deeprok.evaluation.findings import Finding
 from deeprok.runs.folder import Keep
 
 
@@ -88,6 +89,10 @@ class Map:
     """Success on the nominal model."""
     overall_interval: tuple[float, float] | None
     """Of the mean success over seeds, Student's 95 %; None with one seed."""
+    improvement: float | None
+    """Probability that a seed of it succeeds more often than one of the first agent; None of that one."""
+    improvement_interval: tuple[float, float] | None
+    """95 %, by a bootstrap over seeds; None if either has one seed."""
     episodes: int
     """In each cell, for each seed."""
     epsilon: float
@@ -95,6 +100,51 @@ class Map:
     file: str
     command: str
     """What makes it again."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What policies earn that were computed for each model of a grid, from `deeprok screen`: the ceiling of maps."""
+
+    env: str
+    grid: dict[str, list[float]]
+    nominal: dict[str, float]
+    """Of the grid's parameters."""
+    success: Any
+    mean_return: Any
+    epsilon: float
+    episodes: int
+    file: str
+    command: str
+
+
+@dataclass(frozen=True)
+class Solved:
+    """A robust MDP as `deeprok solve` has solved it, for R radii."""
+
+    file: str
+    command: str
+    name: str
+    set: str
+    objective: str
+    discount: float
+    state: int
+    """The one that values are of."""
+    states: list[str]
+    """Names."""
+    actions: list[str]
+    radius: list[float | None]
+    """[R]; None of a set without a radius."""
+    value: list[float]
+    """[R] of the robust policy in the worst case."""
+    nominal: float | None
+    """Of the nominal policy in the nominal model; None of a single radius, as the next two."""
+    nominal_value: list[float] | None
+    """[R] of the robust policy in the nominal model."""
+    unprotected: list[float] | None
+    """[R] of the nominal policy in the worst case."""
+    nature: list[Any]
+    """[R] of each state that the file has, `Moves` of `deeprok.tabular.moves`."""
 
 
 @dataclass(frozen=True)
@@ -127,10 +177,10 @@ class Agent:
     """Why it can't act in the page; empty if it can."""
     curves: list[Curve]
     map: Map | None
-    stress: Any
-    """What `deeprok stress --json` said of it, from `stress.json` in its folder."""
-    coverage: Any
-    """What `deeprok calibrate --json` said of it, from `calibrate.json` in its folder."""
+    stress: Finding | None
+    """What `deeprok stress` found of the weights that act."""
+    coverage: Finding | None
+    """What `deeprok calibrate` found of its seeds."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +202,7 @@ class Scene:
     """Of one observation, without a past."""
     seconds: float | None
     """How long a step lasts, if the environment says so."""
+    reference: Reference | None
     agents: list[Agent]
 
 
@@ -165,10 +216,16 @@ class Report:
     live: bool
     """Whether the page asks for newer data."""
     scenes: list[Scene]
+    solved: list[Solved] = field(default_factory=list)
 
     def to_json(self) -> str:
         """JSON without NaN, which browsers don't read: null."""
-        return json.dumps(_plain(dataclasses.asdict(self)), allow_nan=False, ensure_ascii=False)
+        return as_json(dataclasses.asdict(self))
+
+
+def as_json(value: Any) -> str:
+    """JSON as pages have it: no spaces, no NaN."""
+    return json.dumps(_plain(value), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
 def _plain(value: Any) -> Any:

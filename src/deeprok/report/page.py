@@ -15,7 +15,18 @@ from deeprok.report.data import in_script
 MODULES = (
     *("random.js", "network.js", "drawing.js"),
     *("acrobot.js", "cartpole.js", "mountain_car.js", "pendulum.js", "road.js", "rocket.js", "worlds.js"),
-    *("play.js", "elements.js", "figure.js", "maps.js", "curves.js", "evidence.js", "stage.js", "main.js"),
+    *(
+        "play.js",
+        "elements.js",
+        "figure.js",
+        "maps.js",
+        "curves.js",
+        "stress.js",
+        "evidence.js",
+        "solved.js",
+        "stage.js",
+    ),
+    "main.js",
 )
 
 _IMPORT = re.compile(r'^import \{ ([\w, ]+) \} from "\./([\w.]+)";$', re.MULTILINE)

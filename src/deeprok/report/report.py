@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -11,6 +12,7 @@ from deeprok.core import cache
 from deeprok.core.errors import DeeprokError, unknown
 from deeprok.core.files import write_atomically
 from deeprok.report.data import Report
+from deeprok.report.given import read_files
 from deeprok.report.page import make_page
 from deeprok.report.scenes import read_scenes
 from deeprok.runs.folder import KEEPS, Keep, Runs
@@ -32,7 +34,8 @@ def write_report(
 
     Args:
       runs: a loaded run, a run folder, a folder of seeds, or a folder that has some in it; or a list of them. Of a
-        folder of seeds, the seed that did best on held-out models acts.
+        folder of seeds, the seed that did best on held-out models acts. Files of `deeprok solve --out` may stand among
+        them, which are shown too, and those of `deeprok screen --out`, which maps are compared with.
       out: the file.
       keep: the weights that did `best` in the trials on held-out models, or the `last` ones.
       episodes: in each cell of the maps. By default the newest evaluation that all agents have stored is shown; where
@@ -53,9 +56,13 @@ def write_report(
     if not several:
         raise DeeprokError("runs is an empty list; give at least one run")
     paths = [Path(one) for one in several]
-    scenes = read_scenes(paths, keep, episodes, play, advance)
-    command = f"deeprok report {' '.join(map(str, paths))} --out {path}"
-    content = Report("Where does it break?", command, version("deeprok"), False, scenes)
+    solved, references = read_files(one for one in paths if one.is_file())
+    folders = [one for one in paths if not one.is_file()]
+    if references and not folders:
+        raise DeeprokError(f"{references[0].file} is a screening, which runs are compared with; give runs too")
+    scenes = read_scenes(folders, keep, episodes, play, advance, references) if folders else []
+    command = " ".join(["deeprok report", *(shlex.quote(str(one)) for one in (*paths, "--out", path))])
+    content = Report("Where does it break?", command, version("deeprok"), False, scenes, solved)
     write_atomically(path, make_page(content.to_json()).encode())
     return path
 

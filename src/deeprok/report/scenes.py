@@ -18,11 +18,11 @@ from deeprok.environments.past import without_memory
 from deeprok.evaluation.disturbed import can_be_disturbed, parameters_of, undisturbed
 from deeprok.evaluation.grid import GridTest, play
 from deeprok.evaluation.result import Evaluation, default_axes, same_axes
-from deeprok.evaluation.statistics import mean_of
+from deeprok.evaluation.statistics import estimate, mean_of, probability_of_improvement
 from deeprok.evaluation.stored import read_stored, stored_files
 from deeprok.evaluation.stress.space import enclosing, make_space
 from deeprok.report.agents import read_agent
-from deeprok.report.data import Agent, Map, Scene, Slider
+from deeprok.report.data import Agent, Map, Reference, Scene, Slider
 from deeprok.runs import folder as runs
 from deeprok.runs.folder import Keep
 from deeprok.runs.settings import Config
@@ -72,6 +72,7 @@ def read_scenes(
     episodes: int | None = None,
     plays: bool = True,
     advance: Callable[[float], None] | None = None,
+    references: Sequence[Reference] = (),
 ) -> list[Scene]:
     """The environments of runs, each with its agents and their maps.
 
@@ -81,6 +82,7 @@ def read_scenes(
       episodes: in each cell of the maps; None for those of the newest that is stored.
       plays: whether a map that is not stored is played, and stored.
       advance: called with the fraction of the work done since its last call.
+      references: of their environments; maps are on the grid of a reference, and have its ε.
     """
     agents = find_agents(paths)
     groups: dict[Any, list[Path]] = {}
@@ -94,7 +96,15 @@ def read_scenes(
                 "those"
             )
     share = (lambda part: advance(part / len(groups))) if advance else None
-    return [_scene(group, keep, episodes, plays, share) for group in groups.values()]
+    scenes = [_scene(group, keep, episodes, plays, share, references) for group in groups.values()]
+    for reference in references:
+        if not any(scene.reference is reference for scene in scenes):
+            raise DeeprokError(
+                f"{reference.file} is a screening of {reference.env} with the nominal values "
+                f"{', '.join(f'{name} {value:g}' for name, value in reference.nominal.items())}, in which none of the "
+                "runs was trained; or it is the second one of it"
+            )
+    return scenes
 
 
 def labels(paths: Sequence[Path]) -> list[str]:
@@ -110,13 +120,16 @@ def _scene(
     episodes: int | None,
     plays: bool,
     advance: Callable[[float], None] | None,
+    references: Sequence[Reference],
 ) -> Scene:
     configs = [runs.read_config(runs.find(path)[0]) for path in paths]
     config = configs[0]
     agents = [read_agent(path, name, keep) for path, name in zip(paths, labels(paths), strict=True)]
-    maps = _maps(paths, configs, agents, episodes, plays, advance)
     with config.arithmetic():
         env = undisturbed(config)
+        reference = next((each for each in references if _is_of(each, env)), None)
+    maps = _maps(paths, agents, episodes, plays, advance, reference)
+    with config.arithmetic():
         own = without_memory(env) if env.past else env
         units = {field.name: field.metadata["unit"] for field in dataclasses.fields(env.nominal)}
         actions = env.actions
@@ -131,8 +144,17 @@ def _scene(
             settings=dataclasses.asdict(config.environment),
             observation_scale=[float(size) for size in own.observation_scale[: _observations(env)]],
             seconds=float(env.nominal.time_step) if units.get("time_step") == "s" else None,
+            reference=reference,
             agents=[dataclasses.replace(agent, map=found) for agent, found in zip(agents, maps, strict=True)],
         )
+
+
+def _is_of(reference: Reference, env: AnyEnvironment) -> bool:
+    """Whether a reference is of this environment, with these nominal parameters."""
+    nominal = {name: getattr(env.nominal, name, None) for name in reference.nominal}
+    return reference.env == env.name and all(
+        value is not None and np.isclose(float(value), reference.nominal[name]) for name, value in nominal.items()
+    )
 
 
 def _observations(env: AnyEnvironment) -> int:
@@ -169,27 +191,29 @@ def _sliders(config: Config, env: AnyEnvironment, box: dict[str, tuple[float, fl
 
 def _maps(
     paths: Sequence[Path],
-    configs: Sequence[Config],
     agents: Sequence[Agent],
     episodes: int | None,
     plays: bool,
     advance: Callable[[float], None] | None,
+    reference: Reference | None,
 ) -> list[Map | None]:
     """The map of each agent, all on one grid; None of those that have none."""
     groups = [runs.find(path) for path in paths]
-    box = enclosing([agent.box for agent in agents])
-    axes = default_axes(box)
+    axes = default_axes(enclosing([agent.box for agent in agents]))
+    epsilon = None
+    if reference:
+        axes, epsilon = {name: np.array(axis) for name, axis in reference.grid.items()}, reference.epsilon
     tested = [i for i, agent in enumerate(agents) if agent.weights]
-    found = _stored([groups[i] for i in tested], [agents[i] for i in tested], axes, episodes) if axes else []
+    found = _stored([groups[i] for i in tested], [agents[i] for i in tested], axes, episodes, epsilon) if axes else []
     if not found and plays and axes:
         share = (lambda part: advance(part / len(tested))) if advance else None
-        wanted = episodes or EPISODES
+        wanted, asked = episodes or EPISODES, _EPSILON if epsilon is None else epsilon
         for i in tested:
-            stored = _stored([groups[i]], [agents[i]], axes, wanted, _EPSILON)
-            found += stored or [_played(groups[i], GridTest(axes, wanted, _EPSILON, keep=agents[i].keep), share)]
+            stored = _stored([groups[i]], [agents[i]], axes, wanted, asked)
+            found += stored or [_played(groups[i], GridTest(axes, wanted, asked, keep=agents[i].keep), share)]
     maps: list[Map | None] = [None] * len(paths)
     for i, each in zip(tested, found, strict=False):
-        maps[i] = _map(each, paths[i])
+        maps[i] = _map(each, paths[i], found[0])
     return maps
 
 
@@ -221,13 +245,22 @@ def _stored(
     return []
 
 
-def _map(found: Evaluation, path: Path) -> Map:
+def _map(found: Evaluation, path: Path, first: Evaluation) -> Map:
+    """The map of an agent.
+
+    Args:
+      found: its evaluation.
+      path: its folder.
+      first: the evaluation of the agent that it is compared with.
+    """
     grid = ",".join(f"{name}={axis[0]:g}:{axis[-1]:g}:{len(axis)}" for name, axis in found.grid.items())
     overall = [one.overall.success for one in found.per_seed]
     command = (
         f"deeprok evaluate {path} --grid {grid} --episodes {found.episodes} --epsilon {found.epsilon:g}"
         f" --keep {found.keep} --json"
     )
+    theirs = [one.overall.success for one in first.per_seed]
+    improvement = None if found is first else estimate(probability_of_improvement, overall, theirs)
     return Map(
         grid={name: axis.tolist() for name, axis in found.grid.items()},
         success=found.success.tolist(),
@@ -238,6 +271,8 @@ def _map(found: Evaluation, path: Path) -> Map:
         returns=[one.overall.mean_return for one in found.per_seed],
         nominal=found.nominal.success,
         overall_interval=mean_of(overall).interval,
+        improvement=improvement and improvement.value,
+        improvement_interval=improvement and improvement.interval,
         episodes=found.episodes,
         epsilon=found.epsilon,
         keep=found.keep,

@@ -11,7 +11,7 @@
 | `operator` | the robust Bellman operator |
 | `s_rectangular` | budgets shared by the actions of a state |
 | `solvers` | value iteration, policy iteration, backward induction |
-| `nature` | worst-case models |
+| `nature`, `moves` | worst-case models; where a policy leads in them |
 | `solution` | `solve` and `evaluate` |
 | `sweep` | the price of robustness over a range of radii |
 | `q_learning`, `adp` | robust Q-learning; robust dynamic programming with linear features |

@@ -47,6 +47,7 @@ def sweep_radii(
     tol: float = 1e-8,
     method: Method | None = None,
     advance: Callable[[int, float], None] | None = None,
+    each: Callable[[float, Solution], None] | None = None,
     **setting: Unpack[Setting],
 ) -> Sweep:
     """Solves a problem for a range of radii, and evaluates each policy in the nominal model and in the worst case.
@@ -61,6 +62,7 @@ def sweep_radii(
       tol: the error bound to reach. Differences below four times that are set to 0.
       method: as in `solve`.
       advance: called with the number of radii done and the fraction of the work done since its last call.
+      each: called with every radius and its solution, of which nothing else is kept.
       **setting: as in `solve`, without a radius.
     """
     began = time.perf_counter()
@@ -90,6 +92,8 @@ def sweep_radii(
         against: Setting = {**setting, "radius": radius}
         robust = solve(problem, **against, tol=tol, method=method, advance=report)
         found.append(robust)
+        if each:
+            each(radius, robust)
         row = [_at(robust, state)]
         if evaluated:
             # The nominal policy is deterministic: a shared budget is spent on its one action.

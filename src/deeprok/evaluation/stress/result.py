@@ -17,6 +17,7 @@ from deeprok.evaluation.stress.margin import Direction, Margin
 from deeprok.evaluation.stress.search import Tried
 from deeprok.evaluation.stress.sensitivity import Sensitivity
 from deeprok.evaluation.stress.space import Space
+from deeprok.runs.folder import Keep
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,7 +68,7 @@ class StressedRun:
     folder: str
     """The run folder; of a folder of seeds, that of the seed that did best on held-out models."""
     algorithm: str
-    keep: str
+    keep: Keep
     nominal: Model
     """The nominal model, in the parameters that are searched."""
     worst: Model

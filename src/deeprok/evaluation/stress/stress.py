@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +18,7 @@ from deeprok.environments.base import AnyEnvironment
 from deeprok.environments.disturbable import ACTION_DELAY, SENSOR_NOISE, disturbable
 from deeprok.environments.host import HostEnvironment
 from deeprok.evaluation.disturbed import can_be_disturbed, parameters_of, undisturbed
+from deeprok.evaluation.findings import make_finding
 from deeprok.evaluation.stress.margin import ROUNDS, SECTIONS, margins
 from deeprok.evaluation.stress.player import EPISODES, REPORT, Player, make_player
 from deeprok.evaluation.stress.result import Model, Stress, StressedRun, make_rate
@@ -45,6 +49,7 @@ def stress(
     budget: int | None = None,
     seed: int = 0,
     advance: Callable[[float], None] | None = None,
+    save: bool = False,
 ) -> Stress:
     """Finds where a trained policy breaks, how far that is from the nominal model, and which parameters matter.
 
@@ -66,6 +71,7 @@ def stress(
         are, the more episodes confirm what was found.
       seed: seed of all random numbers.
       advance: called with the fraction of the work done since its last call.
+      save: also keep what was found of each run in its folder, in the file `stress.json`.
 
     Example:
       >>> found = deeprok.stress("runs/rok", "runs/ddqn", threshold=0.8)
@@ -89,7 +95,20 @@ def stress(
         for given, one, env, player, each in zip((run, *others), trained, tested.envs, players, tried, strict=True)
     )
     meter.finish()
-    return Stress(trained[0].env.name, space, threshold, tries, EPISODES, seed, found)
+    result = Stress(trained[0].env.name, space, threshold, tries, EPISODES, seed, found)
+    if save:
+        words = [shlex.quote(os.fspath(one)) for one in (run, *others)]
+        words += [f"--box {shlex.quote(box_text(box))}"] if box is not None else []
+        words += [f"--margin {margin!r} --threshold {threshold!r} --budget {tries} --seed {seed} --json"]
+        _save(result, " ".join(["deeprok stress", *words]))
+    return result
+
+
+def _save(result: Stress, command: str) -> None:
+    """Keeps of each run what was found of it, in its folder."""
+    for one in result.runs:
+        folder, alone = Path(one.folder), dataclasses.replace(result, runs=(one,))
+        make_finding("stress", command, one.keep, [folder], alone.to_dict()).save(folder)
 
 
 def _check(margin: float, threshold: float, seed: int) -> None:

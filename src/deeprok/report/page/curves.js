@@ -1,7 +1,7 @@
 // Learning curves: each seed, and their mean, over episodes, steps or seconds.
 
 import { h, number, svg } from "./elements.js";
-import { chart, hover } from "./figure.js";
+import { chart, hover, legend } from "./figure.js";
 
 const LABELS = { episodes: "training episodes", steps: "environment steps", seconds: "seconds of training" };
 
@@ -54,6 +54,9 @@ export function drawCurves(agents, over, measure, colours) {
   );
   const path = (known) => known.map(([x, y], i) => `${i ? "L" : "M"}${frame.across(x).toFixed(1)} ${frame.up(y).toFixed(1)}`).join("");
   for (const { colour, dash, curves } of shown) {
+    for (const [[x, y], ...more] of curves) {
+      if (!more.length) frame.picture.append(svg("circle", { cx: frame.across(x), cy: frame.up(y), r: 3, fill: colour }));
+    }
     if (curves.length > 1) for (const known of curves) {
       frame.picture.append(svg("path", { d: path(known), fill: "none", stroke: colour, "stroke-width": 1, opacity: 0.3 }));
     }
@@ -63,23 +66,12 @@ export function drawCurves(agents, over, measure, colours) {
   }
   hover(frame.picture, (event) => {
     const bounds = frame.picture.getBoundingClientRect();
-    const place = ((event.clientX - bounds.left) / bounds.width) * 640;
+    const place = ((event.clientX - bounds.left) / bounds.width) * frame.width;
     const x = ((place - frame.left) / (frame.right - frame.left)) * Math.max(...xs);
     if (x < 0 || x > Math.max(...xs)) return "";
     const each = shown.map(({ agent, curves }) => `${agent.name} ${number(valueAt(meanCurve(curves), x))}`);
     return `${number(x)} ${over}: ${each.join(", ")}`;
   });
-  const legend = h(
-    "ul",
-    { class: "legend" },
-    shown.map(({ agent, colour, dash, curves }) =>
-      h(
-        "li",
-        {},
-        svg("svg", { width: 26, height: 10, "aria-hidden": "true" },
-          svg("line", { x1: 0, x2: 26, y1: 5, y2: 5, stroke: colour, "stroke-width": 2.5, "stroke-dasharray": dash })),
-        ` ${agent.name}${curves.length > 1 ? `, ${curves.length} seeds` : ""}`,
-      )),
-  );
-  return h("div", { class: "chart-place" }, frame.picture, legend);
+  return h("div", { class: "chart-place" }, frame.picture, legend(shown.map(({ agent, colour, dash, curves }) =>
+    ({ said: `${agent.name}${curves.length > 1 ? `, ${curves.length} seeds` : ""}`, colour, dash }))));
 }

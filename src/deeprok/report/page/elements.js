@@ -36,6 +36,23 @@ export const percent = (share, digits = 0) =>
 
 export const words = (name) => name.replaceAll("_", " ");
 
+/** A part of the page with a title. */
+export const card = (title, about, ...content) =>
+  h("section", { class: "card" }, h("h3", {}, title), about ? h("p", { class: "about" }, about) : null, content);
+
+/** A table that scrolls by itself where it is too wide; the first cell of a row is its heading. */
+export const table = (label, headings, rows) => h(
+  "div",
+  { class: "scroll", tabindex: 0, role: "region", "aria-label": label },
+  h(
+    "table",
+    {},
+    h("thead", {}, h("tr", {}, headings.map((said) => h("th", { scope: "col" }, said)))),
+    h("tbody", {}, rows.map(([first, ...others]) =>
+      h("tr", {}, h("th", { scope: "row" }, first), others.map((cell) => (cell instanceof Node ? cell : h("td", {}, cell)))))),
+  ),
+);
+
 /** A group of radio buttons that look like one switch; `options` are pairs of a value and what is said of it. */
 export function choice(label, options, chosen, change) {
   const name = `choice-${Math.random().toString(36).slice(2)}`;

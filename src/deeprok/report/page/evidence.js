@@ -1,11 +1,10 @@
 // The evidence: what was measured of the agents, with the commands and numbers behind it.
 
 import { drawCurves } from "./curves.js";
-import { choice, h, number, percent, svg, words } from "./elements.js";
-import { behind, chart, hover } from "./figure.js";
-
-const card = (title, about, ...content) =>
-  h("section", { class: "card" }, h("h3", {}, title), about ? h("p", { class: "about" }, about) : null, content);
+import { card, choice, h, number, percent, svg, table, words } from "./elements.js";
+import { behind, chart, hover, legend } from "./figure.js";
+import { cellsOf, regretTo } from "./maps.js";
+import { drawStress } from "./stress.js";
 
 function wide(element) {
   element.classList.add("wide");
@@ -15,56 +14,58 @@ function wide(element) {
 export function drawEvidence(scene, theme, chosen) {
   const { agents } = scene;
   const mapped = agents.filter((agent) => agent.map);
-  return [
-    mapped.length ? results(mapped) : null,
+  const cards = [
     learning(agents, theme, chosen),
-    stressed(scene, agents.filter((agent) => agent.stress)),
-    covered(agents.filter((agent) => agent.coverage), theme),
-    settings(agents),
+    drawStress(agents, scene.sliders, theme),
+    covered(agents, theme),
   ].filter(Boolean);
+  if (cards.length % 2) wide(cards[0]);
+  return [mapped.length ? results(scene, mapped) : null, ...cards, settings(agents)].filter(Boolean);
 }
 
-function results(agents) {
+const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+const between = (interval, said) => (interval ? ` (${interval.map(said).join(" – ")})` : "");
+
+function results(scene, agents) {
   const { map } = agents[0];
-  const axes = Object.keys(map.grid).length;
-  const worst = (agent) => Math.min(...agent.map.success.flat(axes));
-  const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+  const [first, ...others] = agents;
+  const compared = others.some((agent) => agent.map.improvement !== null);
+  const { reference } = scene;
   const best = Math.max(...agents.map((agent) => mean(agent.map.overall)));
   const rows = agents.map((agent) => {
     const overall = mean(agent.map.overall);
-    const interval = agent.map.overall_interval;
-    const said = interval ? ` (${interval.map((end) => (100 * end).toFixed(1)).join(" – ").replaceAll("-", "−")})` : "";
-    return h(
-      "tr",
-      {},
-      h("th", { scope: "row" }, agent.name),
-      h("td", { class: overall === best && agents.length > 1 ? "best" : "" }, `${percent(overall, 1)}${said}`),
-      h("td", {}, percent(agent.map.nominal, 1)),
-      h("td", {}, percent(worst(agent), 1)),
-      h("td", {}, number(mean(agent.map.returns))),
-      h("td", {}, agent.map.overall.length),
-    );
+    const { improvement, improvement_interval: interval } = agent.map;
+    return [
+      agent.name,
+      h("td", { class: overall === best && others.length ? "best" : "" },
+        percent(overall, 1) + between(agent.map.overall_interval, (end) => (100 * end).toFixed(1).replace("-", "−"))),
+      percent(agent.map.nominal, 1),
+      percent(Math.min(...cellsOf(agent.map, "success")), 1),
+      number(mean(agent.map.returns)),
+      compared ? (improvement === null ? "–" : improvement.toFixed(2) + between(interval, (end) => end.toFixed(2))) : null,
+      reference ? number(mean(regretTo(reference, agent.map))) : null,
+      agent.map.overall.length,
+    ].filter((cell) => cell !== null);
   });
   const seeds = agents.every((agent) => agent.map.overall.length > 1)
     ? "Intervals are over seeds, 95 %."
     : "One seed of an agent has no interval: nothing is known of another seed.";
-  return card(
+  const chance = compared ? ` Better than ${first.name}: the probability that a seed succeeds more often than one of ${first.name}.` : "";
+  const regret = reference
+    ? " Regret: how much less it earns, on average over the cells, than policies that were each computed for a cell's own model " +
+      `(${reference.episodes} episodes a cell).`
+    : "";
+  const headings = ["agent", "whole grid", "nominal model", "worst cell", "mean return", compared && `better than ${first.name}`,
+    reference && "regret", "seeds"].filter(Boolean);
+  const commands = [...agents.map((agent) => agent.map.command), ...(reference ? [reference.command] : [])];
+  return wide(card(
     "Results",
-    `Success over the whole grid, ${map.episodes} episodes a cell and seed, ε ${number(map.epsilon)}, ${map.keep} weights. ${seeds}`,
-    h(
-      "div",
-      { class: "scroll", tabindex: 0, role: "region", "aria-label": "Results" },
-      h(
-        "table",
-        {},
-        h("thead", {}, h("tr", {}, ["agent", "whole grid", "nominal model", "worst cell", "mean return", "seeds"].map(
-          (said) => h("th", { scope: "col" }, said)))),
-        h("tbody", {}, rows),
-      ),
-    ),
-    behind("results", () => savedMaps(agents), agents.map((agent) => agent.map.command), () =>
-      Object.fromEntries(agents.map((agent) => [agent.name, agent.map]))),
-  );
+    `Success over the whole grid, ${map.episodes} episodes a cell and seed, ε ${number(map.epsilon)}, ${map.keep} weights. ` +
+      `${seeds}${chance}${regret}`,
+    table("Results", headings, rows),
+    behind("results", () => savedMaps(agents), commands, () =>
+      ({ ...Object.fromEntries(agents.map((agent) => [agent.name, agent.map])), ...(reference ? { reference } : {}) })),
+  ));
 }
 
 /** The maps as they are shown, side by side in one picture with their names and axes. */
@@ -115,73 +116,39 @@ function learning(agents, theme, chosen) {
   );
 }
 
-/** Of each agent the values of each parameter between which it works, and its worst model. */
-function stressed(scene, agents) {
-  if (!agents.length) return null;
-  const rows = agents.flatMap((agent) =>
-    agent.stress.runs.map((run) => {
-      const worst = Object.entries(run.worst.parameters).map(([name, value]) => `${words(name)} ${number(value)}`);
-      const margins = Object.entries(run.margin).map(([name, { low, high }]) => {
-        const ends = [low === null ? "" : `≥ ${number(low)}`, high === null ? "" : `≤ ${number(high)}`].filter(Boolean);
-        return `${words(name)} ${ends.join(" and ") || "is any"}`;
-      });
-      return h(
-        "tr",
-        {},
-        h("th", { scope: "row" }, agent.name),
-        h("td", {}, percent(run.failing.share, 1)),
-        h("td", {}, `${percent(run.worst.success, 0)} at ${worst.join(", ")}`),
-        h("td", {}, margins.join("; ")),
-      );
-    }));
-  return card(
-    "Stress test",
-    `Models on which success is below ${percent(agents[0].stress.threshold)}, and how far each parameter may move alone.`,
-    h(
-      "div",
-      { class: "scroll", tabindex: 0, role: "region", "aria-label": "Stress test" },
-      h(
-        "table",
-        {},
-        h("thead", {}, h("tr", {}, ["agent", "failing models", "worst model", "works while"].map((said) =>
-          h("th", { scope: "col" }, said)))),
-        h("tbody", {}, rows),
-      ),
-    ),
-    behind("stress", null, agents.map((agent) => `deeprok stress ${agent.folder} --json > ${agent.folder}/stress.json`), () =>
-      Object.fromEntries(agents.map((agent) => [agent.name, agent.stress]))),
-  );
-}
-
 /** Nominal against empirical coverage of the intervals for Q. */
 function covered(agents, theme) {
-  if (!agents.length) return null;
+  const known = agents
+    .map((agent, i) => ({ agent, colour: theme.series[i % theme.series.length], found: agent.coverage?.found }))
+    .filter(({ found }) => found);
+  if (!known.length) return null;
   const frame = chart("empirical against nominal coverage of the intervals for Q", [0, 100], [0, 100], "nominal coverage in %");
   frame.picture.append(svg("line", {
     x1: frame.across(0), y1: frame.up(0), x2: frame.across(100), y2: frame.up(100), class: "axis", "stroke-dasharray": "4 4",
   }));
-  agents.forEach((agent, i) => {
-    const colour = theme.series[i % theme.series.length];
-    const { levels, coverage } = agent.coverage;
-    const known = levels.map((level, k) => [frame.across(100 * level), frame.up(100 * coverage[k])]);
+  for (const { agent, colour, found: { levels, coverage } } of known) {
+    const points = levels.map((level, k) => [frame.across(100 * level), frame.up(100 * coverage[k])]);
     frame.picture.append(svg("path", {
-      d: known.map(([x, y], k) => `${k ? "L" : "M"}${x} ${y}`).join(""), fill: "none", stroke: colour, "stroke-width": 2,
+      d: points.map(([x, y], k) => `${k ? "L" : "M"}${x} ${y}`).join(""), fill: "none", stroke: colour, "stroke-width": 2,
     }));
-    known.forEach(([x, y], k) => {
+    points.forEach(([x, y], k) => {
       const dot = svg("circle", { cx: x, cy: y, r: 5, fill: colour });
-      hover(dot, () => `${agent.name}: ${percent(levels[k])} claimed, ${percent(coverage[k])} held`);
+      hover(dot, () => `${agent.name}: ${percent(levels[k])} claimed, ${percent(coverage[k], 1)} held`);
       frame.picture.append(dot);
     });
-    const place = { x: frame.right - 8, y: frame.low - 12 - 16 * i, "text-anchor": "end", style: `fill:${colour}` };
-    frame.picture.append(svg("text", place, agent.name));
-  });
+  }
+  const rows = known.map(({ agent, found: { levels, coverage, points } }) =>
+    [agent.name, `${agent.coverage.keep} weights`, ...levels.map((_, k) => percent(coverage[k], 1)), number(points)]);
+  const { levels } = known[0].found;
   return card(
     "Intervals for Q",
-    "The share of what the policy really earns that lies within the posterior's intervals. On the line they are as wide as they claim.",
+    "The share of what the policy really earns that lies within the posterior's intervals. On the dashed line they hold what " +
+      "they claim.",
     frame.picture,
-    behind("coverage", () => frame.picture,
-      agents.map((agent) => `deeprok calibrate ${agent.folder} --json > ${agent.folder}/calibrate.json`), () =>
-      Object.fromEntries(agents.map((agent) => [agent.name, agent.coverage]))),
+    legend(known.map(({ agent, colour }) => ({ said: agent.name, colour }))),
+    table("Intervals for Q", ["agent", "of the", ...levels.map((level) => `${percent(level)} interval`), "values of Q"], rows),
+    behind("coverage", () => frame.picture, known.map(({ agent }) => agent.coverage.command), () =>
+      Object.fromEntries(known.map(({ agent, found }) => [agent.name, found]))),
   );
 }
 
@@ -189,29 +156,17 @@ function settings(agents) {
   const rows = agents.map((agent) => {
     const box = Object.entries(agent.box).map(([name, [low, high]]) => `${words(name)} ${number(low)} – ${number(high)}`);
     const disturbed = Object.entries(agent.disturbances).map(([name, value]) => `${words(name)} ${value}`);
-    return h(
-      "tr",
-      {},
-      h("th", { scope: "row" }, agent.name),
-      h("td", {}, `${agent.algorithm}, ${agent.preset}`),
-      h("td", {}, agent.state),
-      h("td", {}, `${agent.keep} weights of seed ${agent.seed}${agent.seeds.length > 1 ? ` of ${agent.seeds.length}` : ""}`),
-      h("td", {}, [...box, ...disturbed].join(", ") || "–"),
-    );
+    return [
+      agent.name,
+      `${agent.algorithm}, ${agent.preset}`,
+      agent.state,
+      `${agent.keep} weights of seed ${agent.seed}${agent.seeds.length > 1 ? ` of ${agent.seeds.length}` : ""}`,
+      [...box, ...disturbed].join(", ") || "–",
+    ];
   });
   return wide(card(
     "Agents",
     "Of several seeds, the one that did best on held-out models acts above.",
-    h(
-      "div",
-      { class: "scroll", tabindex: 0, role: "region", "aria-label": "Agents" },
-      h(
-        "table",
-        {},
-        h("thead", {}, h("tr", {}, ["agent", "algorithm, preset", "trained for", "acts by", "box and disturbances"].map(
-          (said) => h("th", { scope: "col" }, said)))),
-        h("tbody", {}, rows),
-      ),
-    ),
+    table("Agents", ["agent", "algorithm, preset", "trained for", "acts by", "box and disturbances"], rows),
   ));
 }

@@ -13,10 +13,13 @@ export function ticks(low, high, count = 5) {
   return found;
 }
 
-/** Scales and axes of a chart with a view of 640 × 300 units. */
+/** Width of pictures in their own units: fewer on a narrow screen, where letters would otherwise be too small to read. */
+export const breadth = () => (window.innerWidth < 640 ? 360 : 640);
+
+/** Scales and axes of a chart. */
 export function chart(title, x, y, bottom) {
-  const [width, height] = [640, 300];
-  const [left, right, top, low] = [58, 628, 12, 254];
+  const [width, height] = [breadth(), 300];
+  const [left, right, top, low] = [58, width - 12, 12, 254];
   const across = (value) => left + ((value - x[0]) / (x[1] - x[0] || 1)) * (right - left);
   const up = (value) => low - ((value - y[0]) / (y[1] - y[0] || 1)) * (low - top);
   const picture = svg(
@@ -26,13 +29,56 @@ export function chart(title, x, y, bottom) {
       svg("line", { x1: left, x2: right, y1: up(value), y2: up(value), class: "rule" }),
       svg("text", { x: left - 8, y: up(value) + 4, "text-anchor": "end" }, number(value)),
     ]),
-    ticks(...x, 6).map((value) =>
+    ticks(...x, width / 100).map((value) =>
       svg("text", { x: across(value), y: low + 20, "text-anchor": "middle" }, number(value))),
     svg("line", { x1: left, x2: right, y1: low, y2: low, class: "axis" }),
     svg("text", { x: (left + right) / 2, y: height - 4, "text-anchor": "middle", class: "label" }, bottom),
   );
-  return { picture, across, up, left, right, top, low };
+  return { picture, across, up, left, right, top, low, width };
 }
+
+/**
+ * Lines with a name each, and marks along a range that all share.
+ *
+ * `rows` are `{ name, marks, behind, before }`; each mark is a function `(across, y, height)` that draws it below the one
+ * before, and what is behind and before the marks is drawn once. `ends` are the words at the two ends of the range.
+ */
+export function lanes(title, rows, range, ends, lane = 12) {
+  const width = breadth();
+  const [left, right] = [Math.min(150, width / 3), width - 14];
+  const heights = rows.map(({ marks }) => marks.length * lane + 12);
+  const height = heights.reduce((sum, one) => sum + one, 0) + (ends ? 26 : 4);
+  const across = (value) => left + ((value - range[0]) / (range[1] - range[0] || 1)) * (right - left);
+  let y = 2;
+  const drawn = rows.map(({ name, marks, behind: back, before }, i) => {
+    const top = y;
+    y += heights[i];
+    return svg("g", {},
+      svg("line", { x1: 4, x2: right, y1: y - 2, y2: y - 2, class: "rule" }),
+      svg("text", { x: left - 10, y: (top + y) / 2 + 2, "text-anchor": "end" }, name),
+      back?.(across, top + 2, heights[i] - 8),
+      marks.map((mark, k) => mark(across, top + 4 + k * lane, lane - 3)),
+      before?.(across, top + 2, heights[i] - 8));
+  });
+  const foot = ends && [
+    svg("text", { x: left, y: height - 6 }, ends[0]),
+    svg("text", { x: right, y: height - 6, "text-anchor": "end" }, ends[1]),
+  ];
+  return svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title, class: "chart" }, drawn, foot);
+}
+
+/** A legend: what the colours, and dashes where there are any, stand for. */
+export const legend = (entries) => h(
+  "ul",
+  { class: "legend" },
+  entries.map(({ said, colour, dash }) => h(
+    "li",
+    {},
+    svg("svg", { width: 26, height: 10, "aria-hidden": "true" },
+      svg("line", { x1: 0, x2: 26, y1: 5, y2: 5, stroke: colour, "stroke-width": 2.5, "stroke-dasharray": dash ?? "" })),
+    ` ${said}`,
+  )),
+);
 
 const tip = h("div", { class: "tip", role: "status", hidden: true });
 
@@ -90,7 +136,7 @@ export function behind(name, picture, commands, content) {
     "details",
     { class: "behind" },
     h("summary", {}, "Where it comes from"),
-    commands.map((command) => h("code", {}, command)),
+    [...new Set(commands)].map((command) => h("code", {}, command)),
     h("div", { class: "row" }, save, numbers),
   );
 }

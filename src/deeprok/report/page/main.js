@@ -2,6 +2,7 @@
 
 import { choice, h, words } from "./elements.js";
 import { drawEvidence } from "./evidence.js";
+import { drawSolved } from "./solved.js";
 import { headline, Stage } from "./stage.js";
 import { worldOf } from "./worlds.js";
 import { outputs, readWeights, decide } from "./network.js";
@@ -43,6 +44,10 @@ class Page {
 
   build(before = null) {
     const { scenes } = this.data;
+    if (!scenes.length) {
+      this.tables();
+      return;
+    }
     const tabs = scenes.length > 1
       ? choice("Environment", scenes.map((scene, i) => [String(i), words(scene.name)]), String(this.index),
           (value) => this.open(Number(value)))
@@ -63,11 +68,34 @@ class Page {
       this.notes(),
       h("h2", {}, "The evidence"),
       this.evidence,
-      h("footer", {},
-        h("code", {}, this.data.command),
-        h("p", {}, `deeprok ${this.data.version}. This page needs no network; its policies run in your browser.`)),
+      this.solved(),
+      this.footer("This page needs no network; its policies run in your browser."),
     );
     this.stage.repaint();
+  }
+
+  /** A page of solved tables alone. */
+  tables() {
+    document.title = this.data.solved.map(({ name }) => name).join(", ");
+    this.main.replaceChildren(
+      h("header", { class: "page" },
+        h("p", { class: "over" }, "deeprok report"),
+        h("h1", {}, "What does nature do?"),
+        h("p", { class: "headline" }, "Values of robust policies against the radius of the set, and the models that are worst for them.")),
+      this.solved(),
+      this.footer("This page needs no network."),
+    );
+  }
+
+  solved() {
+    const { solved } = this.data;
+    if (!solved.length) return "";
+    this.cards = h("div", { class: "evidence" }, solved.map((one, i) => drawSolved(one, this.theme, `solved-${i}`)));
+    return h("section", { "aria-label": "Solved exactly" }, h("h2", {}, "Solved exactly"), this.cards);
+  }
+
+  footer(about) {
+    return h("footer", {}, h("code", {}, this.data.command), h("p", {}, `deeprok ${this.data.version}. ${about}`));
   }
 
   notes() {
@@ -98,6 +126,8 @@ class Page {
 
   retheme() {
     this.theme = readTheme();
+    this.cards?.replaceChildren(...this.data.solved.map((one, i) => drawSolved(one, this.theme, `solved-${i}`)));
+    if (!this.stage) return;
     this.stage.theme = this.theme;
     this.stage.maps();
     this.stage.repaint();
@@ -110,7 +140,7 @@ class Page {
     if (target.closest("input:not([type=range]):not([type=radio]), textarea, select")) return;
     if (event.key === " " && target.closest("button, summary, input, a")) return;
     const name = { " ": "play", s: "step", p: "push", n: "start", t: "try", 0: "nominal", g: "gap" }[event.key.toLowerCase()];
-    const button = name && this.stage.element.querySelector(`[data-do="${name}"]`);
+    const button = name && this.stage?.element.querySelector(`[data-do="${name}"]`);
     if (!button) return;
     event.preventDefault();
     button.click();

@@ -57,35 +57,47 @@ function colour(share, theme) {
   return `rgb(${mixed(from, to, part).join(" ")})`;
 }
 
-export const MEASURES = { success: "success", return: "return", regret: "regret" };
+/** What maps can show. A regret is what an agent earns less than the best one on the page, or than the reference. */
+const MEASURES = { success: "success", return: "return", regret: "regret to the best agent", reference: "regret to the reference" };
 
-/** Of all agents, what a measure is in each cell, and what share of its colours that is. */
-function measured(agents, measure, params) {
-  const mapped = agents.filter((agent) => agent.map);
-  const each = mapped.map((agent) => readMap(agent.map, params));
-  if (measure === "success") return { value: (map, i, j) => map.cells("success")[i][j], share: (value) => value, said: percent };
-  const returns = each.flatMap((map) => map.cells("mean_return").flat());
-  const [low, high] = [Math.min(...returns), Math.max(...returns)];
-  if (measure === "return") {
-    return { value: (map, i, j) => map.cells("mean_return")[i][j], share: (v) => (v - low) / (high - low || 1), said: number };
+/** Those that the agents of a scene have the numbers for. */
+export function measuresOf(scene) {
+  const maps = scene.agents.filter((agent) => agent.map).length;
+  return Object.entries(MEASURES).filter(([name]) =>
+    (name === "regret" ? maps > 1 : name === "reference" ? scene.reference !== null : true));
+}
+
+/** All cells of a map, or of a reference, as one list. */
+export const cellsOf = (map, name) => map[name].flat(Object.keys(map.grid).length);
+
+/** In each cell, how much more a reference earns. */
+export function regretTo(reference, map) {
+  const theirs = cellsOf(map, "mean_return");
+  return cellsOf(reference, "mean_return").map((value, i) => value - theirs[i]);
+}
+
+/** What a measure is in each cell, what share of its colours that is, and what the two ends of the colours stand for. */
+function measured(scene, measure, params) {
+  if (measure === "success") {
+    return { value: (map, i, j) => map.cells("success")[i][j], share: (v) => v, said: percent, ends: ["0 %", "100 %"] };
   }
-  const all = each.map((map) => map.cells("mean_return"));
-  const best = (i, j) => Math.max(...all.map((cells) => cells[i][j]));
+  const all = scene.agents.filter((agent) => agent.map).map((agent) => readMap(agent.map, params).cells("mean_return"));
+  if (measure === "reference") all.push(readMap(scene.reference, params).cells("mean_return"));
+  const returns = all.flat(2);
+  const [low, high] = [Math.min(...returns), Math.max(...returns)];
+  const width = high - low || 1;
+  const earned = (map, i, j) => map.cells("mean_return")[i][j];
+  if (measure === "return") {
+    return { value: earned, share: (v) => (v - low) / width, said: number, ends: [number(low), number(high)] };
+  }
+  const best = (i, j) => (measure === "reference" ? all.at(-1)[i][j] : Math.max(...all.map((cells) => cells[i][j])));
   return {
-    value: (map, i, j) => best(i, j) - map.cells("mean_return")[i][j],
-    share: (v) => 1 - v / (high - low || 1),
-    said: number,
+    value: (map, i, j) => best(i, j) - earned(map, i, j), share: (v) => 1 - v / width, said: number, ends: [number(width), "0"],
   };
 }
 
 /** What the colours' two ends stand for. */
-export function scaleOf(agents, measure, params) {
-  if (measure === "success") return ["0 %", "100 %"];
-  const each = agents.filter((agent) => agent.map).map((agent) => readMap(agent.map, params));
-  const returns = each.flatMap((map) => map.cells("mean_return").flat());
-  const [low, high] = [Math.min(...returns), Math.max(...returns)];
-  return measure === "return" ? [number(low), number(high)] : [number(high - low), "0"];
-}
+export const scaleOf = (scene, measure, params) => measured(scene, measure, params).ends;
 
 /**
  * The map of an agent, which a click or a key sets the sliders by.
@@ -95,7 +107,7 @@ export function scaleOf(agents, measure, params) {
 export function drawMap(stage, agent) {
   const { scene, settings, measure, theme } = stage;
   const map = readMap(agent.map, settings.params);
-  const { value, share, said } = measured(scene.agents, measure, settings.params);
+  const { value, share, said } = measured(scene, measure, settings.params);
   const [success, low, high, mean] = ["success", "low", "high", "mean_return"].map(map.cells);
   const [columns, rows] = [success.length, success[0].length];
   const [width, plot] = [200, rows === 1 ? 28 : 140];
@@ -104,7 +116,7 @@ export function drawMap(stage, agent) {
   const units = Object.fromEntries(scene.sliders.map((slider) => [slider.name, slider]));
   const about = (i, j) => {
     const place = map.names.map((name, k) => `${words(name)} ${number(map.axes[k][k ? j : i])}`).join(", ");
-    const regret = measure === "regret" ? `, regret ${number(value(map, i, j))}` : "";
+    const regret = ["regret", "reference"].includes(measure) ? `, ${MEASURES[measure]} ${number(value(map, i, j))}` : "";
     return `${place}: success ${percent(success[i][j])} (${percent(low[i][j])} to ${percent(high[i][j])}), ` +
       `return ${number(mean[i][j])}${regret}`;
   };
@@ -161,7 +173,7 @@ export function drawMap(stage, agent) {
   const [i, j] = [map.at[0], map.at[1] ?? 0];
   const here = measure === "success"
     ? `${percent(success[i][j])} here (${percent(low[i][j])} – ${percent(high[i][j])})`
-    : `${measure} ${said(value(map, i, j))} here`;
+    : `${measure === "return" ? "return" : "regret"} ${said(value(map, i, j))} here`;
   const end = (k) => `${words(map.names[k])} ${number(map.axes[k][0])} – ${number(map.axes[k].at(-1))} ${units[map.names[k]]?.unit ?? ""}`.trim();
   return h(
     "figure",

@@ -2,7 +2,7 @@
 
 import { clean, paint } from "./drawing.js";
 import { choice, h, number, percent, words } from "./elements.js";
-import { drawMap, MEASURES, scaleOf, tellingCell } from "./maps.js";
+import { drawMap, measuresOf, scaleOf, tellingCell } from "./maps.js";
 import { Player, successes } from "./play.js";
 import { worldOf } from "./worlds.js";
 
@@ -27,7 +27,7 @@ export class Stage {
     this.theme = theme;
     this.reduced = reduced;
     this.world = worldOf(scene.env);
-    this.measure = before?.measure ?? "success";
+    this.measure = measuresOf(scene).some(([name]) => name === before?.measure) ? before.measure : "success";
     this.speed = before?.speed ?? 1;
     this.episode = before?.episode ?? 0;
     this.playing = false;
@@ -88,9 +88,8 @@ export class Stage {
         this.say(`agents with a posterior act by ${new Map(ACTING).get(value)}`);
       }));
     }
-    const maps = this.scene.agents.filter((agent) => agent.map).length;
-    if (maps) {
-      const shown = Object.entries(MEASURES).filter(([name]) => name !== "regret" || maps > 1);
+    if (this.scene.agents.some((agent) => agent.map)) {
+      const shown = measuresOf(this.scene);
       this.legend = h("span", { class: "scale" });
       more.append(choice("Maps show", shown, this.measure, (value) => {
         this.measure = value;
@@ -360,7 +359,7 @@ export class Stage {
   }
 
   maps() {
-    const ends = this.legend && scaleOf(this.scene.agents, this.measure, this.settings.params);
+    const ends = this.legend && scaleOf(this.scene, this.measure, this.settings.params);
     this.legend?.replaceChildren(...ends ? [ends[0], h("span", { class: "bar", "aria-hidden": "true" }), ends[1]] : []);
     for (const pane of this.panes) {
       if (!pane.agent.map) continue;
