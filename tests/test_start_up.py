@@ -45,6 +45,14 @@ def test_solve_imports_only_what_it_needs() -> None:
     assert done.stdout.splitlines()[-1] == "set()"
 
 
+def test_a_worker_process_imports_only_what_it_needs() -> None:
+    """A sweep starts hundreds of them; scipy's statistics and optimizers alone took a third of their start."""
+    needless = {"scipy.stats", "scipy.optimize", "deeprok.identification", "deeprok.evaluation.guard", "matplotlib"}
+    code = f"import sys; from deeprok.training.workers import work; print(sys.modules.keys() & {needless})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
 def test_nothing_is_collected_at_exit() -> None:
     """With JAX imported that takes a quarter of a second."""
     code = """
