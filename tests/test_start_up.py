@@ -45,6 +45,14 @@ def test_solve_imports_only_what_it_needs() -> None:
     assert done.stdout.splitlines()[-1] == "set()"
 
 
+def test_a_worker_process_imports_only_what_it_needs() -> None:
+    """A sweep starts hundreds of them; scipy's statistics and optimizers alone took a third of their start."""
+    needless = {"scipy.stats", "scipy.optimize", "deeprok.identification", "deeprok.evaluation.guard", "matplotlib"}
+    code = f"import sys; from deeprok.training.workers import work; print(sys.modules.keys() & {needless})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
 def test_nothing_is_collected_at_exit() -> None:
     """With JAX imported that takes a quarter of a second."""
     code = """
@@ -238,7 +246,7 @@ def test_same_bits_with_and_without(tmp_path: Path) -> None:
 def test_workers_store_their_programs(tmp_path: Path) -> None:
     deeprok(tmp_path, "--cache=elsewhere", *SMALL, "--seeds", "2", "--jobs", "2", "--out", "seeds")
     assert not (tmp_path / "caches").exists()
-    assert any("chunk" in name for name in entries(tmp_path / "elsewhere"))
+    assert any(name.startswith("jit_advance-") for name in entries(tmp_path / "elsewhere"))
 
 
 def test_a_folder_that_cannot_be_written_to_is_no_error(tmp_path: Path) -> None:

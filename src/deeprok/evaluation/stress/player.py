@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -12,7 +12,9 @@ from deeprok.environments.base import AnyEnvironment
 from deeprok.environments.host import HostEnvironment
 from deeprok.evaluation.play import cell_player
 from deeprok.evaluation.policies import weights_policy
-from deeprok.evaluation.trained import Run
+
+if TYPE_CHECKING:  # every training imports this module, but for a trained run with its guard
+    from deeprok.evaluation.trained import Run
 
 #: Episodes of a block: each model is played with whole blocks, the same ones for all.
 EPISODES = 32

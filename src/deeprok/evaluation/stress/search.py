@@ -14,8 +14,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import differential_evolution
-from scipy.stats import qmc
 
 from deeprok.evaluation.stress.player import CHOICE, EPISODES, SEARCH, Player, Scores
 from deeprok.evaluation.stress.space import Space
@@ -69,6 +67,8 @@ def _power_of_two(most: float) -> int:
 
 def make_design(sample: int, dimensions: int, rng: np.random.Generator) -> np.ndarray:
     """The places [n·(D + 2), D] of a design: A, B, and for each parameter A with that parameter of B."""
+    from scipy.stats import qmc  # here: every training imports this module, and few search
+
     both = qmc.Sobol(2 * dimensions, rng=rng).random_base2(int(np.log2(sample)))
     a, b = both[:, :dimensions], both[:, dimensions:]
     mixed = np.repeat(a[None], dimensions, axis=0)
@@ -86,6 +86,9 @@ def search(space: Space, player: Player, budget: int, seed: int) -> Tried:
       budget: how many models; at least `least_budget`.
       seed: decides which models are tried; the same for all policies that are compared.
     """
+    from scipy.optimize import differential_evolution
+    from scipy.stats import qmc
+
     dimensions = len(space.dimensions)
     sample = sample_size(budget, dimensions)
     rng = np.random.default_rng((seed, SEARCH))
