@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector.utils import batch_space
 from identified import POINT_MASS, as_table, played
 from numpy.polynomial import chebyshev
 
@@ -254,3 +255,54 @@ def test_state_may_be_two_functions() -> None:
         lambda env, state: setattr(env.unwrapped, "state", np.array(state["all"])),
     )
     check_simulator(slider(state=access, state_of=lambda obs: {"all": obs}))
+
+
+class Level(gymnasium.Env[Any, Any]):
+    """A tank that leaks; the one number that is seen is an attribute."""
+
+    leak = 0.1
+    observation_space = spaces.Box(0.0, 2.0, (1,), np.float64)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.level = float(self.np_random.uniform())
+        return np.array([self.level]), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.level += 0.1 * float(action) - self.leak * self.level
+        return np.array([self.level]), 0.0, False, False, {}
+
+
+class Levels(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """Such tanks at once; the levels are an array without an axis of observations."""
+
+    leak: Any = 0.1
+    single_observation_space, single_action_space = Level.observation_space, Level.action_space
+
+    def __init__(self, num_envs: int = 2) -> None:
+        self.num_envs = num_envs
+        self.metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED}
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.levels = self.np_random.uniform(size=self.num_envs)
+        return self.levels[:, None].copy(), {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        self.levels = self.levels + 0.1 * np.asarray(actions) - self.leak * self.levels
+        never = np.zeros(self.num_envs, bool)
+        return self.levels[:, None].copy(), np.zeros(self.num_envs), never, never.copy(), {}
+
+
+@pytest.mark.parametrize(("kind", "state"), [(Level, ["unwrapped.level"]), (Levels, None)])
+def test_the_state_may_be_the_one_number_that_is_seen(kind: Any, state: Any) -> None:
+    env = from_gymnasium(kind, box={"leak": (0.05, 0.2)}, state=state)
+    check_simulator(env)
+    simulator = env.make()
+    simulator.reset(0, {"leak": 0.1})
+    assert env.place
+    env.place(simulator, np.array([0.5]))
+    np.testing.assert_allclose(simulator.step(1).obs, [0.5 + 0.1 - 0.05], rtol=1e-12)

@@ -345,9 +345,15 @@ def where_seen(paths: Sequence[str], sample: Any, obs: np.ndarray) -> Callable[[
     """The state that an observation stands for, if one of the paths holds the observation itself."""
     for path in paths:
         there = operator.attrgetter(path)(sample)
-        if np.shape(there) == obs.shape and np.allclose(np.asarray(there, float), obs, rtol=1e-5, atol=1e-7):
-            return lambda obs: {path: obs}
+        if is_seen(there, obs):
+            shape = np.shape(there)
+            return lambda obs: {path: np.reshape(obs, shape)[()]}  # of a single number no array
     return None
+
+
+def is_seen(value: Any, obs: np.ndarray) -> bool:
+    """Whether a part of a state is what is observed."""
+    return np.size(value) == obs.size and bool(np.allclose(np.ravel(value).astype(float), obs, rtol=1e-5, atol=1e-7))
 
 
 def placing(

@@ -24,6 +24,7 @@ from deeprok.environments.gymnasium_access import (
     functions_of,
     gymnasium_library,
     host_environment,
+    is_seen,
     layers,
     no_paths,
     nominal_parameters,
@@ -208,7 +209,7 @@ def _not_put_back(batch: Batch, action: Callable[[], Any], title: str) -> str:
 def _where_seen(begun: Mapping[str, np.ndarray], obs: np.ndarray) -> Callable[[Any], Any] | None:
     """The state that an observation stands for, if an array holds the observations themselves."""
     for name, array in begun.items():
-        if array[0].shape == obs.shape and np.allclose(array[0].astype(float), obs, rtol=1e-5, atol=1e-7):
+        if is_seen(array[0], obs):
             return lambda obs: {name: obs}
     return None
 
