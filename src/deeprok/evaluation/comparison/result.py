@@ -264,7 +264,7 @@ def _sentence(
         return f"{scale * value:{form}}"
 
     def score(cell: Cell) -> str:
-        return f"{100 * cell.success:.0f} %" if measure == "success" else f"{cell.mean_return:.4g}"
+        return f"{100 * cell.success:.3g} %" if measure == "success" else f"{cell.mean_return:.4g}"
 
     places = [f"{_place(one.parameters)} ({score(two)} against {score(one)})" for one, two in cells]
     most = f"; they differ most at {' and '.join(places)}" if places else ""
