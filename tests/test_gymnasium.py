@@ -486,7 +486,7 @@ def test_branching_of_an_object_from_the_command_line(tmp_path: Path, capsys: py
     assert main(["train", "rtd_dqn", *words, "--branching", "copy"]) == 2
     assert "unknown branching 'copy': did you mean 'copies'?" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
-    config, _ = train._parse("rtd_dqn", [*words, "--branching", "copies"])
+    config, *_ = train._parse("rtd_dqn", [*words, "--branching", "copies"])
     env = from_json(config.to_json(), "config.json").make_env()
     assert isinstance(env, HostEnvironment)
     assert (env.branching, env.problem) == ("copies", "")

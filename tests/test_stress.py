@@ -719,7 +719,8 @@ def test_defaults_of_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setattr(command, "stress", fake)
     assert main(["stress", str(tmp_path), "other"]) == 2
     seen.pop("advance")
-    assert seen == dict(runs=(tmp_path, Path("other")), box=None, margin=0.5, threshold=0.9, budget=None, seed=0)
+    usual = dict(box=None, margin=0.5, threshold=0.9, budget=None, seed=0)
+    assert seen == dict(runs=(tmp_path, Path("other")), save=True, **usual)
 
 
 def test_ctrl_c_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, pushing: Path, tmp_path: Path) -> None:

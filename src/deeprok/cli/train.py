@@ -135,7 +135,7 @@ def _with_identified(algorithm: str, words: Sequence[str]) -> Sequence[str]:
         option = f"--{name}"
         file = dict(itertools.pairwise(rest)).get(option, "")
         if not file.endswith(".json"):
-            if Path(file).suffix and Path(file).is_file():
+            if Path(file).suffix and os.path.isfile(file):  # of a text that can't be a path it says no
                 raise DeeprokError(f"{name} is {file}; a file of identified parameters ends with .json")
             continue
         env = dict(itertools.pairwise(rest)).get("--env", ALGORITHMS[algorithm].env)
