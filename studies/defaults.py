@@ -12,7 +12,7 @@ from pathlib import Path
 
 from deeprok.evaluation.grid import evaluate
 from studies import defaults_page
-from studies.engine import Done, Found, Options, Run, Session, Study, numbers_file
+from studies.engine import Done, Found, Options, Run, Session, Study, numbers_file, runs_of
 from studies.exam import EPSILON, PAPER_GRID, Exam
 from studies.measured import EXAM, Scored, measure_rows, of_agent, references, scores
 from studies.plan import Comparison, Row
@@ -22,6 +22,9 @@ from studies.screening import EPSILONS, case_of, cells_episodes
 AGENTS = ("ddqn", "ddqn_dr", "rtd_dqn", "deep_rok")
 #: Those where an action is a choice; the deep sea is a test of exploration.
 ENVS = ("ferry", "market", "mountain_car", "road", "swing_up", "rocket", "acrobot", "cartpole", "hard_cartpole")
+
+#: Those that move on the page `report.html`, the most telling first.
+LIVE = ("road", "mountain_car", "swing_up", "rocket", "acrobot", "cartpole")
 
 #: Where there is a preset that was tuned for the environment, and the results of that preset.
 TUNED_ENV = "cartpole"
@@ -35,6 +38,12 @@ def comparison(env: str, agents: Sequence[str], seeds: int) -> Comparison:
     """The agents on one environment, each with the preset and nothing else."""
     rows = [Row(f"{env}/{agent}", agent, "default", {"env": env}) for agent in agents]
     return Comparison("defaults", rows, range(seeds), Exam(0))
+
+
+def live_folders(options: Options) -> list[Path]:
+    """The runs that the page shows, each a folder of seeds."""
+    folders = (run.folder for env in LIVE for run in runs_of(options.out, comparison(env, AGENTS, 1)))
+    return [folder.parent for folder in folders]
 
 
 def examined(runs: list[Run], env: str, episodes: int) -> Scored:
@@ -97,8 +106,9 @@ def _collect(session: Session) -> Found:
     return measure(session.options, numbers_file(STUDY, session.options.out / "report"), session.done)
 
 
-def _work(options: Options) -> float:
-    return len(ENVS) * options.seeds * sum(work + EXAM for work in _TRAINING.values())
+def work(options: Options, envs: Sequence[str] = ENVS) -> float:
+    """What all agents on these environments cost, in the unit of `Done`."""
+    return len(envs) * options.seeds * sum(training + EXAM for training in _TRAINING.values())
 
 
 STUDY = Study(
@@ -109,5 +119,6 @@ STUDY = Study(
     page=defaults_page.page,
     figures=defaults_page.figures,
     tables=defaults_page.short_tables,
-    more_work=_work,
+    more_work=work,
+    shown=live_folders,
 )

@@ -222,7 +222,8 @@ def run_study(study: Study, options: Options, console: Console | None = None, re
 
 def _write_report(study: Study, options: Options, done: Done) -> Path | None:
     """Writes the page on which the agents of a study run, if it has one."""
-    shown, work = study.shown(options), _work_of_report(study, options)
+    # What was measured elsewhere has no runs here.
+    shown, work = [path for path in study.shown(options) if path.exists()], _work_of_report(study, options)
     if not shown:
         return None
     # The maps are of the weights that the tables are of, with fewer episodes: a look at them, no measurement.

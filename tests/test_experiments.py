@@ -150,7 +150,7 @@ def test_a_study_ends_with_the_page_of_its_agents(tmp_path: Path) -> None:
         page=lambda _: "",
         figures=lambda _: {},
         tables=lambda _: [],
-        shown=lambda options: [options.out / "agents" / "steady"],
+        shown=lambda options: [options.out / "agents" / name for name in ("steady", "measured-elsewhere")],
     )
     written, options = io.StringIO(), Options(seeds=1, out=tmp_path, episodes=10)
     run_study(study, options, Console(file=io.StringIO()), Console(file=written, width=160))

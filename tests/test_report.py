@@ -21,10 +21,12 @@ from deeprok.core.errors import DeeprokError
 from deeprok.evaluation.trained import load
 from deeprok.report import page
 from deeprok.report.agents import read_agent
-from deeprok.report.data import Report, in_script
+from deeprok.report.data import Agent, Map, Report, Scene, in_script
 from deeprok.report.given import read_files
 from deeprok.report.scenes import find_agents, labels, read_scenes
 from deeprok.runs.folder import append_metrics
+from deeprok.runs.settings import make_config
+from studies import defaults
 from tests.finished_runs import GOOD, LEFT, write_run
 
 
@@ -40,8 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def content_of(html: Path) -> dict[str, Any]:
     """The data of a page."""
-    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html.read_text(), re.DOTALL)
-    return json.loads(text)
+    return json.loads(page.data_of(html.read_text()))
 
 
 @pytest.fixture(scope="module")
@@ -371,3 +372,52 @@ def test_too_many(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deeprok.report.scenes.MOST_AGENTS", 1)
     with pytest.raises(DeeprokError, match="2 agents were trained in cartpole; a page shows at most 1 side by side"):
         read_scenes([folder], plays=False)
+
+
+# --- the page on the front of the documentation ------------------------------------------------------------
+
+FRONT = Path(__file__).parents[1] / "docs" / "live.html"
+
+
+@pytest.fixture(scope="module")
+def front() -> dict[str, Any]:
+    return content_of(FRONT)
+
+
+def test_front_page_has_the_present_modules() -> None:
+    text = FRONT.read_text()
+    assert page.make_page(page.data_of(text)) == text, "python docs/tools/front_page.py puts the present ones in"
+
+
+def test_front_page_has_what_pages_have_today(front: dict[str, Any]) -> None:
+    def names(record: type) -> set[str]:
+        return {field.name for field in dataclasses.fields(record)}
+
+    assert set(front) == names(Report)
+    for scene in front["scenes"]:
+        assert set(scene) == names(Scene)
+        for agent in scene["agents"]:
+            assert set(agent) == names(Agent)
+            assert set(agent["map"]) == names(Map)
+
+
+def test_front_page_is_of_the_published_settings(front: dict[str, Any]) -> None:
+    """Those of `docs/defaults.md`, and they are today's; nothing on it tells where it was made."""
+    assert [scene["env"] for scene in front["scenes"]] == list(defaults.LIVE)
+    rows = json.loads((FRONT.parent / "defaults" / "defaults.json").read_text())["rows"]
+    for scene in front["scenes"]:
+        assert [agent["algorithm"] for agent in scene["agents"]] == list(defaults.AGENTS)
+        for agent in scene["agents"]:
+            config = make_config(agent["algorithm"], env=scene["env"])
+            assert agent["settings"] == config.digest() == rows[scene["env"]][agent["algorithm"]]["settings"]
+            assert agent["seeds"] == [0, 1, 2]
+            assert agent["network"]
+            assert agent["map"]
+            assert agent["keep"] == "last"
+            assert not Path(agent["folder"]).is_absolute()
+    assert "/" not in front["command"].split(" --out ")[1]
+
+
+def test_no_page() -> None:
+    with pytest.raises(DeeprokError, match="no page of deeprok report"):
+        page.data_of("<html></html>")

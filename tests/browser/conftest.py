@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 
 from deeprok.report import write_report
-from tests.browser.chromium import FLAGS, Browser
+from tests.browser.chromium import Browser, start
 from tests.finished_runs import GOOD, LEFT, write_run
 
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """One browser for all tests."""
-    options = webdriver.ChromeOptions()
-    binary = shutil.which("chromium")
-    assert binary, "there is no chromium; make test-page says how to get it"
-    options.binary_location = binary
-    profile = tmp_path_factory.mktemp("profile")
-    for flag in (*FLAGS, f"--user-data-dir={profile}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
-    driver.set_script_timeout(60)
-    yield Browser(driver)
-    driver.quit()
+    started = start(tmp_path_factory.mktemp("profile"))
+    yield started
+    started.driver.quit()
 
 
 @pytest.fixture(scope="session")

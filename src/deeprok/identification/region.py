@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import optimize, stats
 
-from deeprok.identification.fit import Likelihood, Point, climb
+from deeprok.identification.fit import Bounds, Likelihood, Point, climb
 
 _DRAWS = 20_000  # of normal vectors, for simultaneous quantiles
 _PRECISION = 0.01  # of the ends of a range, in standard deviations
@@ -222,7 +222,7 @@ def plausible_models(
     """[up to count, N] parameters, as x has them: normal draws around the estimate that the log does not contradict.
 
     A draw is kept if its likelihood ratio is within the joint region of all parameters. Where the estimate is beyond
-    the limits, draws are around the nearest point within, or hardly any would lie there.
+    the limits, draws are around the most likely point within, and with the noises there, or hardly any would be kept.
 
     Args:
       likelihood: the log and the unknowns.
@@ -238,13 +238,15 @@ def plausible_models(
     low, high = np.transpose(limits)
     most = (freedom + size) * np.log1p(size * stats.f.ppf(confidence, size, freedom) / freedom)
     draws = np.random.default_rng(seed)
-    middle = np.clip(best.x[:size], low, high)
+    within = np.clip(best.x[:size], low, high)
+    ends = Bounds(*(np.concatenate([own, end[size:]]) for own, end in zip((low, high), likelihood.bounds, strict=True)))
+    middle = best if np.array_equal(within, best.x[:size]) else climb(likelihood.at, best.x, ends)
     kept: list[np.ndarray] = []
     for _ in range(_BATCHES * count):
         if len(kept) == count:
             break
-        x = best.x.copy()
-        x[:size] = draws.multivariate_normal(middle, covariance, check_valid="ignore")
+        x = middle.x.copy()
+        x[:size] = draws.multivariate_normal(x[:size], covariance, check_valid="ignore")
         if np.all((low <= x[:size]) & (x[:size] <= high)):
             drop = 2 * (best.score.log_likelihood - likelihood.at(x).score.log_likelihood)
             if drop <= most:

@@ -68,6 +68,7 @@ def read_agent(path: Path, name: str, keep: Keep) -> Agent:
         folder=os.fspath(path),
         algorithm=config.algorithm,
         preset=config.preset,
+        settings=config.digest(),
         acting=config.acting,
         box={one: (float(low), float(high)) for one, (low, high) in config.make_box(config.make_env()).items()},
         seed=runs.read_config(acting).seed,

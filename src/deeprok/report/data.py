@@ -155,6 +155,8 @@ class Agent:
     folder: str
     algorithm: str
     preset: str
+    settings: str
+    """Short name of all of them."""
     acting: str
     box: dict[str, tuple[float, float]]
     seed: int

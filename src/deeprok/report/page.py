@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 
+from deeprok.core.errors import DeeprokError
 from deeprok.report.data import in_script
 
 #: A module imports from those before it.
@@ -49,6 +50,18 @@ def make_page(data: str) -> str:
         assert found, mark
         skeleton = before + text + after
     return skeleton
+
+
+def data_of(page: str) -> str:
+    """What a page shows, as `make_page` was given it but for escapes.
+
+    Args:
+      page: the page as HTML.
+    """
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    if not found:
+        raise DeeprokError("this is no page of deeprok report: it has no data")
+    return found[1]
 
 
 def source(name: str) -> str:
