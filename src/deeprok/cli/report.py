@@ -59,7 +59,7 @@ def run(words: Sequence[str]) -> None:
     check(options.out, options.keep, options.episodes)
     folders = [path for path in options.runs if not path.is_file()]
     found = find_agents(folders) if folders else []
-    with fraction_bar(streams.err, "evaluating") as advance:
+    with fraction_bar(streams.err, "the page") as advance:
         write_report(
             options.runs,
             options.out,
