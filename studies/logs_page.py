@@ -10,7 +10,7 @@ import numpy as np
 
 from deeprok.plot import BLACK, BLUE, GREEN, ORANGE, PURPLE
 from studies.defaults_page import diverged, missing
-from studies.statistics import Estimate, mean_of
+from studies.statistics import Estimate, estimate, mean_of, verdict
 from studies.tables import Lines, figure, interval, markdown, wrapped
 
 if TYPE_CHECKING:
@@ -24,17 +24,6 @@ _COLOURS = {"truth": BLACK, "prior": GREEN, "estimate": ORANGE, "box": BLUE, "mo
 #: Pairs of ways whose differences are shown.
 _PAIRS = (("box", "estimate"), ("box", "prior"), ("estimate", "prior"), ("models", "box"))
 _SCORES = {"success": ("success, in percentage points", 100, "+.0f"), "mean_return": ("return", 1, "+.3g")}
-
-
-def older(found: Found) -> str:
-    """What is to be known of numbers of an `identify` whose ranges were too narrow."""
-    if "method" in found:
-        return ""
-    return """
-
-These numbers, and all others of rows with a log, are of an earlier `deeprok identify`, whose ranges for few short
-episodes were too narrow. [Short logs](how-to/identify.md#short-logs) has the coverage of the present one. The rows are
-to be measured again."""
 
 
 def row_name(found: Found, way: str, episodes: int) -> str:
@@ -87,11 +76,13 @@ def _shown(value: Estimate | None, factor: float, form: str, bold: bool = False)
     return text
 
 
-def _rate(scores: Mapping[str, float]) -> str:
-    """A mean success in percent; its interval ends at 0 and 100 %."""
-    mean = mean_of([*scores.values()])
-    ends = mean.interval and (max(0.0, mean.interval[0]), min(1.0, mean.interval[1]))
-    return _shown(Estimate(mean.value, ends), 100, ".0f")
+def level(found: Found, env: str, name: str, score: str) -> Estimate:
+    """The mean of a score over seeds; its interval stays within what is possible."""
+    scores = [*each(found, env, name, score).values()]
+    if score != "success":
+        return estimate(np.mean, scores)
+    mean = mean_of(scores)
+    return Estimate(mean.value, mean.interval and (max(0.0, mean.interval[0]), min(1.0, mean.interval[1])))
 
 
 def table(found: Found, env: str, short: bool = False) -> Lines:
@@ -101,7 +92,7 @@ def table(found: Found, env: str, short: bool = False) -> Lines:
         header = ["", "success %", "worst", "return", "success − ref.", "return − ref.", "seeds"]
     lines: Lines = [header]
     for name in measured(found, env):
-        success, returns = (each(found, env, name, score) for score in _SCORES)
+        success = each(found, env, name, "success")
         differences = [
             "–" if name == REFERENCE else _shown(apart(found, env, name, REFERENCE, score), factor, form)
             for score, (_, factor, form) in _SCORES.items()
@@ -109,9 +100,9 @@ def table(found: Found, env: str, short: bool = False) -> Lines:
         lines.append(
             [
                 name if short else title_of(found, name),
-                _rate(success),
+                _shown(level(found, env, name, "success"), 100, ".0f"),
                 f"{100 * min(success.values()):.0f}",
-                _shown(mean_of([*returns.values()]), 1, ".3g"),
+                _shown(level(found, env, name, "mean_return"), 1, ".3g"),
                 *differences,
                 str(len(success)),
             ]
@@ -135,6 +126,34 @@ def difference_table(found: Found, env: str, score: str) -> Lines:
         )
         lines.append([" − ".join(titles), *cells])
     return lines
+
+
+def verdicts(found: Found, env: str) -> str:
+    """What the differences say on an environment: a sentence for each pair of ways on returns, and one on success."""
+    counts, rows, said = found["log_episodes"], set(measured(found, env)), []
+    for first, second in _PAIRS:
+        names = {count: (row_name(found, first, count), row_name(found, second, count)) for count in counts}
+        apart_at = {
+            f"{count}": apart(found, env, *pair, "mean_return") for count, pair in names.items() if rows >= {*pair}
+        }
+        found_out = verdict(apart_at)
+        parts = [
+            f"{word} with {_listed(map(int, its))} episode{'s' * (its != ['1'])}"
+            for word, its in (("better", found_out.above), ("worse", found_out.below), ("inconclusive", found_out.open))
+            if its
+        ]
+        if parts:
+            one, other = (found["ways"][way]["title"] for way in (first, second))
+            said.append(f"- {one[0].upper()}{one[1:]} against {other}: {'; '.join(parts)}.")
+    success = [
+        apart(found, env, *pair, "success")
+        for first, second in _PAIRS
+        for count in counts
+        if rows >= {*(pair := (row_name(found, first, count), row_name(found, second, count)))}
+    ]
+    clear = [one for one in success if one and one.interval and not one.interval[0] <= 0 <= one.interval[1]]
+    said.append(f"- In success, the intervals of {len(clear)} of {len(success)} differences exclude 0.")
+    return "\n".join(said)
 
 
 def _told(found: Found, env: str, count: int) -> list[Mapping[str, Any]]:
@@ -222,7 +241,8 @@ def page(found: Found) -> str:
     envs, ways = environments(found), found["ways"]
     called = functools.partial(title_of, found)
     differences = "\n".join(
-        f"### `{env}`: differences\n\n" + "\n".join(markdown(difference_table(found, env, score)) for score in _SCORES)
+        f"### `{env}`: differences\n\nIn return on the true system:\n\n{verdicts(found, env)}\n\n"
+        + "\n".join(markdown(difference_table(found, env, score)) for score in _SCORES)
         for env in envs
     )
     tables = "\n".join(f"### `{env}`\n\n{markdown(table(found, env))}" for env in envs)
@@ -241,8 +261,8 @@ compared with none, for logs of {_listed(found["log_episodes"][:-1])} and {found
 
 {figure("logs", "logs", "Success and return on the true system against the number of logged episodes")}
 
-Lines are means over seeds, bands their 95 % intervals. Each seed has its own true system, its own log of it and its own
-training; all ways share the system and the log. So some systems are harder than others, and the bands hold that too.
+Lines are means over seeds, bands their 95 % intervals: Student's for success, the bootstrap's for returns. Each seed
+has its own true system, its own log of it and its own training; all ways share the system and the log. So some systems are harder than others, and the bands hold that too.
 Differences between two ways are paired, by seed, and can be clear where bands overlap.
 
 ## What the numbers say
@@ -262,7 +282,7 @@ chance if all ways were alike. *Return* is in the environment's own units.
 
 Medians over seeds. Widths and errors are shares of the environment's own range. An estimate may lie beyond that range,
 since the search goes further. *Hold*: seeds whose ranges hold all true parameters; the nominal coverage is
-{100 * found["confidence"]:.0f} %.{older(found)}
+{100 * found["confidence"]:.0f} %.
 
 {markdown(log_table(found), texts=(2,))}
 
@@ -348,7 +368,7 @@ def _points(found: Found, env: str, way: str, score: str) -> dict[int, Estimate]
     """The mean of a way for each number of episodes that has been measured."""
     names = {count: row_name(found, way, count) for count in found["log_episodes"]}
     rows = set(measured(found, env))
-    return {count: mean_of([*each(found, env, name, score).values()]) for count, name in names.items() if name in rows}
+    return {count: level(found, env, name, score) for count, name in names.items() if name in rows}
 
 
 def _draw(panel: Any, found: Found, env: str, way: str, score: str, factor: float, colour: str) -> None:

@@ -355,9 +355,9 @@ def test_page_of_a_sample() -> None:
     assert "5 of 5 logs gave fewer." in text
     assert "| `road` | 0.4, 0.6 | 0, 0.4 | 0.5, 0.3 |" in text
     assert max(map(len, (line for line in page.splitlines() if not line.startswith("|")))) <= 130
-    assert "earlier" not in text
-    old = {name: value for name, value in sample().items() if name != "method"}
-    assert "are of an earlier `deeprok identify`" in " ".join(logs_page.page(old).split())
+    # The returns differ by 0.2, 1.0 and 0.4 over the three seeds, so the interval holds 0.
+    assert "- The identified box against nominal = estimate: inconclusive with 1 episode." in text
+    assert "- In success, the intervals of 1 of 1 differences exclude 0." in text
     ((title, header, *rest),) = logs_page.short_tables(sample())
     assert (title, len(header), [line[0] for line in rest]) == ("road", 7, ["truth", "estimate-1", "box-1", "box-3"])
 
