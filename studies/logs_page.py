@@ -262,8 +262,9 @@ compared with none, for logs of {_listed(found["log_episodes"][:-1])} and {found
 {figure("logs", "logs", "Success and return on the true system against the number of logged episodes")}
 
 Lines are means over seeds, bands their 95 % intervals: Student's for success, the bootstrap's for returns. Each seed
-has its own true system, its own log of it and its own training; all ways share the system and the log. So some systems are harder than others, and the bands hold that too.
-Differences between two ways are paired, by seed, and can be clear where bands overlap.
+has its own true system, its own log of it and its own training; all ways share the system and the log. So some systems
+are harder than others, and the bands hold that too. Differences between two ways are paired, by seed, and can be clear
+where bands overlap.
 
 ## What the numbers say
 

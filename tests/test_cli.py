@@ -1007,3 +1007,32 @@ def test_interrupted_while_it_imports(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "export {run} --out {file}",
+        "screen ferry --episodes 2 --out {file}",
+        "solve river_swim --radius 0:0.5:3 --out {file}",
+        "identify --env cartpole --data log.csv --out {file}",
+    ],
+    ids=lambda words: words.split()[0],
+)
+@pytest.mark.parametrize("place", ["config.json", "evaluation-nominal.json", "../metrics.jsonl.json"])
+def test_what_a_run_keeps_is_not_overwritten(
+    words: str, place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "seeds" / "seed-0")
+    file = (run / place).resolve()
+    before = {path: path.read_bytes() for path in run.iterdir()}
+    code = main(words.format(run=run, file=file).split())
+    said = " ".join(capsys.readouterr().err.split())
+    if ".." in place:  # a name that no run has
+        assert "keeps for itself" not in said
+    else:
+        assert code == 2
+        assert said == f"deeprok: out is {file}, which the run in {run} keeps for itself; give another file".replace(
+            "out is", "--out is" if words.startswith("solve") else "out is"
+        )
+    assert {path: path.read_bytes() for path in run.iterdir()} == before

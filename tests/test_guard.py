@@ -329,8 +329,16 @@ def test_what_is_remembered_can_be_saved(watched: models.Watched, tmp_path: Path
     with np.load(tmp_path / "guard.npz", allow_pickle=False) as saved:
         other.from_dict(saved)
     assert feed(one, obs[7:], action[7:]) == feed(other, obs[7:], action[7:])
-    with pytest.raises(DeeprokError, match=r"^saved has no bank\.x; "):
+    with pytest.raises(
+        DeeprokError, match=r"^saved is of no guard; it must be what to_dict of a guard of the same run"
+    ):
         other.from_dict({})
+    with pytest.raises(DeeprokError, match=r"^saved has no bank\.x; "):
+        other.from_dict({"of": one.to_dict()["of"]})
+    with pytest.raises(
+        DeeprokError, match=r"^saved is of Guard\(.*false_alarm=0\.02.*; it must be .*false_alarm=0\.01"
+    ):
+        other.from_dict(make(watched, false_alarm=0.02).to_dict())
     with pytest.raises(DeeprokError, match=r"^saved has bank\.x of shape \(3,\), and this guard of \(\d+, 1\)"):
         other.from_dict({**one.to_dict(), "bank.x": np.zeros(3)})
 

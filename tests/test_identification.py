@@ -20,6 +20,7 @@ from deeprok.core.pytree import pytree_dataclass
 from deeprok.environments import ENVIRONMENTS, Environment, Interval, Outcome, quantity
 from deeprok.environments.cartpole import cartpole
 from deeprok.environments.pendulum import pendulum
+from deeprok.identification import words
 from deeprok.identification.checks import check_fit
 from deeprok.identification.dynamics import make_dynamics
 from deeprok.identification.fit import Bounds, Likelihood, Point, climb
@@ -27,6 +28,7 @@ from deeprok.identification.identify import identify, named_environment
 from deeprok.identification.likelihood import Innovations, Score, Unknowns, as_data
 from deeprok.identification.log import Log
 from deeprok.identification.region import (
+    Range,
     degrees_of_freedom,
     plausible_models,
     profile_range,
@@ -180,6 +182,25 @@ def test_plausible_models_are_found_where_the_estimate_is_beyond_their_limits() 
     least = 3.0 - 2.0 * np.sqrt(stats.chi2.ppf(0.9, 1))
     assert found.max() <= 1.0
     assert least <= found.min()
+
+
+def test_notes_say_whose_end_a_range_has() -> None:
+    """The log's, the environment's, none, or one that contradicts the environment's as a whole."""
+    names = ("mass", "drag", "gain", "lift")
+    x = np.zeros(4)
+    likelihood: Any = SimpleNamespace(
+        bounds=SimpleNamespace(at=lambda x: np.zeros(4, bool)),
+        unknowns=SimpleNamespace(dynamics=SimpleNamespace(names=names), positive=(True, False, False, True)),
+    )
+    ranges = [Range(0.0, 1.0, True), Range(0.0, 2.0, False), Range(0.0, 3.0, False), Range(5.0, 6.0, False)]
+    region: Any = SimpleNamespace(best=SimpleNamespace(x=x), ranges=ranges)
+    own = {"mass": (1.0, 2.0), "drag": (0.0, 1.5), "lift": (1.0, 100.0)}  # of what is positive x has logarithms
+    assert words.notes(own, likelihood, region, np.zeros(4)) == [
+        "the log does not end the range of drag: the environment's own does, in the box",
+        "the log does not end the range of gain: it is left out of the box",
+        "the log does not end the range of lift: what is in the box lies outside the environment's own, so do not "
+        "train for it before you know why",
+    ]
 
 
 def test_cartpole_is_recovered() -> None:
@@ -404,7 +425,7 @@ def test_a_file_of_another_environment_is_refused(slider: Identified, tmp_path: 
         ({"parameters": "pole_lenght"}, "unknown parameter in parameters 'pole_lenght': did you mean 'pole_length'?.*"),
         ({"parameters": "gravity, gravity"}, "parameters names gravity twice; give each parameter once"),
         ({"parameters": []}, "parameters is empty; give some of cart_mass, .*"),
-        ({}, "data has 4 steps; 2 parameters and the noises of 4 observations need 5 at least"),
+        ({}, "data is a log with 4 steps; 2 parameters and the noises of 4 observations need 5 at least"),
     ],
 )
 def test_bad_arguments_are_one_sentence(arguments: dict[str, Any], sentence: str) -> None:

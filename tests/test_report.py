@@ -374,6 +374,24 @@ def test_too_many(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         read_scenes([folder], plays=False)
 
 
+def test_the_command_makes_the_page_again(folder: Path, tmp_path: Path) -> None:
+    out = str(tmp_path / "page.html")
+    words = ["report", str(folder), "--keep", "last", "--out", out, "--episodes", "2"]
+    assert main(words) == 0
+    assert content_of(Path(out))["command"] == " ".join(["deeprok", *words])
+    assert main(["report", str(folder), "--out", out, "--no-maps"]) == 0
+    assert content_of(Path(out))["command"].endswith("--no-maps")
+
+
+def test_intervals_of_success_end_at_100_percent(tmp_path: Path) -> None:
+    for seed, best in enumerate((GOOD, GOOD, LEFT)):
+        write_run(tmp_path / "both" / f"seed-{seed}", best=best, seed=seed)
+    ((agent,),) = [scene.agents for scene in read_scenes([tmp_path / "both"], episodes=2)]
+    assert agent.map
+    assert agent.map.overall_interval
+    assert 0.0 <= agent.map.overall_interval[0] < agent.map.overall_interval[1] <= 1.0
+
+
 # --- the page on the front of the documentation ------------------------------------------------------------
 
 FRONT = Path(__file__).parents[1] / "docs" / "live.html"

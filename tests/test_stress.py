@@ -99,6 +99,14 @@ def test_what_must_be_positive_stays_so(low: float, width: float, margin: float)
     assert each.low == pytest.approx(max(low - margin * ((low + width) - low), low / 10))
 
 
+def test_a_margin_does_not_go_beyond_0() -> None:
+    part = ENVIRONMENTS["road"]
+    nominal = part.make(part.settings()).nominal
+    assert make_space({"drag": (0.0, 0.004)}, 0.5, nominal).dimensions[0][3:5] == (0.0, 0.006)
+    assert make_space({"drag": (-0.004, 0.0)}, 0.5, nominal).dimensions[0][3:5] == (-0.006, 0.0)
+    assert make_space({"drag": (-0.002, 0.002)}, 0.5, nominal).dimensions[0][3:5] == (-0.004, 0.004)
+
+
 def test_places_become_models() -> None:
     space = make_space({"gravity": (8.0, 12.0), "action_delay": (1.0, 2.0)}, 0.5, PARAMETERS)
     places = np.array([[0.0, 0.0], [1.0, 1.0], [0.25, 0.24], [0.5, 0.26], [0.75, 0.74], [0.1, 0.76]])

@@ -22,7 +22,7 @@ from tests.browser.chromium import Browser, start  # noqa: E402
 
 PAGE, PICTURE = ROOT / "docs" / "live.html", ROOT / "docs" / "report" / "live.gif"
 #: Of the window, and of the picture.
-_SIZE, _WIDTH = (1340, 545), 920
+_SIZE, _WIDTH = (1340, 560), 920
 #: Milliseconds of a frame and of the last one, and colours of the picture.
 _FRAME, _LAST, _COLOURS = 90, 2000, 96
 

@@ -84,6 +84,10 @@ def test_stress(browser: Browser, rich: Path) -> None:
     assert says(told, found["worst"]["success"])
     assert says(told, found["failing"]["share"])
     assert "cart mass" in told
+    assert f"the share of the variance of {found['sensitivity_of'].replace('_', ' ')}" in told or " or " in told
+    assert "tested differently" not in told
+    browser.run("deeprok.page.data.scenes[0].agents[0].stress.found.threshold = 0.5;deeprok.page.build();")
+    assert "tested differently" in section(browser, "Stress test")
     bars = browser.run(
         "return [...document.querySelectorAll('svg.chart')].filter((chart) => chart.getAttribute('aria-label')"
         ".startsWith('total Sobol')).flatMap((chart) => [...chart.querySelectorAll('g g rect')]"

@@ -161,6 +161,25 @@ def test_maps_are_the_stored_evaluations(browser: Browser, pole: Path) -> None:
         assert "20" in command
 
 
+def test_a_map_claims_nothing_of_models_that_it_has_not(browser: Browser, pole: Path) -> None:
+    browser.open(pole, **STILL)
+    browser.press("0")
+    assert all(" in this cell (" in text for text in browser.texts(".here"))
+    assert "with the others nominal" not in browser.texts(".map-figure figcaption")[0]
+    browser.run("stage.move({ gravity: 20 })")
+    assert "with the others nominal" in browser.texts(".map-figure figcaption")[0]
+    browser.run("stage.move({ pole_length: 5 })")
+    assert browser.texts(".here") == ["beyond the map"] * 2
+
+
+def test_what_was_tried_is_forgotten_when_a_slider_moves(browser: Browser, pole: Path) -> None:
+    browser.open(pole, **STILL)
+    tried(browser)
+    assert "of 20 starts succeeded" in browser.texts(".status")[0]
+    browser.run("stage.move({ cart_mass: 1 })")
+    assert browser.texts(".status") == [""]
+
+
 def test_hover_tells_the_numbers(browser: Browser, pole: Path) -> None:
     browser.open(pole, **STILL)
     browser.run(

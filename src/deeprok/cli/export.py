@@ -10,7 +10,8 @@ from typing import Annotated
 import tyro
 
 from deeprok.cli import streams
-from deeprok.cli.options import RunFolder, option_names, parse_options
+from deeprok.cli.evaluate import note_unfinished
+from deeprok.cli.options import RunFolder, check_output, option_names, parse_options
 from deeprok.evaluation.export import FORMATS, export
 from deeprok.runs.folder import Keep
 
@@ -45,7 +46,9 @@ class Export:
 def run(words: Sequence[str]) -> None:
     """Runs the command."""
     options = parse_options(Export, words, "export")
+    check_output("out", options.out)
     folder = export(options.run, options.out, options.format, options.keep)
+    note_unfinished(folder)
     streams.out.print(
         f"{folder} ({options.keep} weights) → {options.out}", highlight=False, markup=False, soft_wrap=True
     )

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deeprok.cli import streams
-from deeprok.cli.options import check_out, option_names, parse_options
+from deeprok.cli.options import check_output, option_names, parse_options
 from deeprok.core.errors import DeeprokError
 from deeprok.evaluation.result import parameters_of
 from deeprok.identification.identify import identify, named_environment
@@ -56,7 +56,7 @@ def run(words: Sequence[str]) -> None:
     if options.out:
         if options.out.suffix != ".json":
             raise DeeprokError(f"out is {options.out}; it must be a file that ends with .json")
-        check_out(options.out)
+        check_output("out", options.out)
     with fraction_bar(streams.err, "identifying") as advance:
         found = identify(
             options.env,

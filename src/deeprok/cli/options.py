@@ -167,7 +167,7 @@ def range_of(name: str, text: str | None) -> float | np.ndarray | None:
 
 
 def check_output(name: str, path: Path | None, *sources: str | Path) -> None:
-    """Raises if a file can't be written: there is no folder for it, or it is one of those that are read."""
+    """Raises, before anything is computed, if a file can't be written, or is one that is read or that a run keeps."""
     if path is None:
         return
     if not os.path.isdir(path.parent):
@@ -176,17 +176,13 @@ def check_output(name: str, path: Path | None, *sources: str | Path) -> None:
         raise DeeprokError(f"{name} is {path}, which is a folder")
     if os.path.exists(path) and any(os.path.exists(source) and path.samefile(source) for source in sources):
         raise DeeprokError(f"{name} is {path}, the model itself; give another file")
+    from deeprok.runs.folder import is_own_file  # here: it takes long to import, and few commands write files
+
+    if is_own_file(path):
+        raise DeeprokError(f"{name} is {path}, which the run in {path.parent} keeps for itself; give another file")
 
 
 def no_options(command: str, words: Sequence[str]) -> None:
     """Raises if a command that takes no options was given one."""
     if words and words[0] not in ("-h", "--help"):
         raise DeeprokError(f"{command} takes no options, but '{words[0]}' was given")
-
-
-def check_out(path: Path) -> None:
-    """Raises, before anything is computed, unless the file of an option --out can be written."""
-    if os.path.isdir(path):
-        raise DeeprokError(f"out is {path}, which is a folder")
-    if not os.path.isdir(path.parent):
-        raise DeeprokError(f"out is {path}, but there is no folder {path.parent}")

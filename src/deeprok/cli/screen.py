@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deeprok.cli import streams
-from deeprok.cli.options import check_out, option_names, parse_options
+from deeprok.cli.options import check_output, option_names, parse_options
 from deeprok.core.errors import DeeprokError
 from deeprok.core.files import write_atomically
 from deeprok.evaluation.screening.result import ON_AVERAGE, POLICIES, WORST_CELL, Screening
@@ -68,8 +68,7 @@ def run(words: Sequence[str]) -> None:
     options = parse_options(Screen, words, "screen")
     arguments = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
     out, plot, as_json = (arguments.pop(name) for name in ("out", "plot", "json"))
-    if out:
-        check_out(out)
+    check_output("out", out)
     if plot:
         check_file(plot, "plot")
         if len(names := model_axes(named_environment(options.env), options.grid, options.box)) > 2:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -94,7 +95,9 @@ def identify(
     report = advance or (lambda part: None)
     with jax.enable_x64(True):
         asking = isinstance(made, HostEnvironment)
-        unknowns, bounds, nominal = _search(made, chosen, log)
+        unknowns, bounds, nominal = _search(
+            made, chosen, log, os.fspath(data) if isinstance(data, str | os.PathLike) else "a log"
+        )
         found = _asked(made, unknowns, bounds, nominal, log, None, seed, lambda part: report(0.3 * part))
         bounds = found.likelihood.bounds
         best, optima = maximise(found.likelihood, nominal, seed, lambda part: report((0.1 if asking else 0.4) * part))
@@ -151,7 +154,7 @@ def identify(
         box={each: _natural(ends, likelihood.unknowns.positive[chosen.index(each)]) for each, ends in box.items()},
         notes=(
             *(check.sentence for check in checks if check.misfit),
-            *words.notes(made, likelihood, region, half),
+            *words.notes(made.box, likelihood, region, half),
             *_inexact(_wrong(found, region.best)),
             *([f"only {len(plausible)} of {models} plausible models were found"] if len(plausible) < models else ()),
         ),
@@ -195,7 +198,7 @@ def _chosen(env: AnyEnvironment, name: str, parameters: str | Sequence[str] | No
     return tuple(listed)
 
 
-def _search(env: AnyEnvironment, names: tuple[str, ...], log: Log) -> tuple[Unknowns, Bounds, np.ndarray]:
+def _search(env: AnyEnvironment, names: tuple[str, ...], log: Log, source: str) -> tuple[Unknowns, Bounds, np.ndarray]:
     """The unknowns, where they are searched, and the nominal parameters as x has them."""
     positive = tuple(is_positive(env, name) for name in names)
     if isinstance(env, HostEnvironment):
@@ -205,9 +208,10 @@ def _search(env: AnyEnvironment, names: tuple[str, ...], log: Log) -> tuple[Unkn
         unknowns = Unknowns(make_dynamics(env, names), positive)
     count = unknowns.parameters + len(unknowns.noise_ends()[0])
     if log.steps * len(env.observation_scale) < _STEPS_EACH * count:
+        size = len(env.observation_scale)
         raise DeeprokError(
-            f"data has {log.steps} steps; {len(names)} parameters and the noises of {len(env.observation_scale)} "
-            f"observations need {-(-_STEPS_EACH * count // len(env.observation_scale))} at least"
+            f"data is {source} with {log.steps} steps; {len(names)} parameters and the noises of {size} observations "
+            f"need {-(-_STEPS_EACH * count // size)} at least"
         )
     ends = np.array([search_ends(env, name, positive) for name, positive in zip(names, unknowns.positive, strict=True)])
     noise_low, noise_high = unknowns.noise_ends()
@@ -377,6 +381,5 @@ def _box(env: AnyEnvironment, likelihood: Likelihood, region: Region, i: int) ->
         return low, high
     if name not in env.box:
         return None
-    own = [float(np.log(end)) if likelihood.unknowns.positive[i] else float(end) for end in env.box[name]]
-    within = max(low, own[0]), min(high, own[1])
-    return within if within[0] < within[1] else (low, high)
+    own = words.own_ends(env.box[name], likelihood.unknowns.positive[i])
+    return (max(low, own[0]), min(high, own[1])) if words.overlap(region.ranges[i], own) else (low, high)

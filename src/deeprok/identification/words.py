@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from deeprok.environments.base import AnyEnvironment
 from deeprok.identification.fit import Likelihood
-from deeprok.identification.region import Region
+from deeprok.identification.region import Range, Region
 
 #: Ranges by resampled episodes that are so many times as wide are worth a word.
 _WIDER = 2.0
@@ -50,11 +49,23 @@ def _change(power: float, positive: bool) -> str:
     return f"the factor {_power('s', power)}" if positive else f"{power:.2g} s"
 
 
-def notes(env: AnyEnvironment, likelihood: Likelihood, region: Region, half: np.ndarray) -> list[str]:
+def own_ends(ends: tuple[float, float], positive: bool) -> tuple[float, float]:
+    """A range of the environment's box, as x has it."""
+    return (float(np.log(ends[0])), float(np.log(ends[1]))) if positive else (float(ends[0]), float(ends[1]))
+
+
+def overlap(one: Range, own: tuple[float, float]) -> bool:
+    """Whether a log's range has something of the environment's own."""
+    return max(one.low, own[0]) < min(one.high, own[1])
+
+
+def notes(
+    own: Mapping[str, tuple[float, float]], likelihood: Likelihood, region: Region, half: np.ndarray
+) -> list[str]:
     """What a user should know of the ranges.
 
     Args:
-      env: the environment.
+      own: the environment's box.
       likelihood: the log and the unknowns.
       region: the ranges.
       half: [N] half the width of those by resampled episodes; 0 without.
@@ -65,7 +76,13 @@ def notes(env: AnyEnvironment, likelihood: Likelihood, region: Region, half: np.
         if at_end[i]:
             said.append(f"the estimate of {name} is an end of what was searched")
         if not one.closed:
-            kept = "the environment's own does, in the box" if name in env.box else "it is left out of the box"
+            kept = "the environment's own does, in the box"
+            if name not in own:
+                kept = "it is left out of the box"
+            elif not overlap(one, own_ends(own[name], likelihood.unknowns.positive[i])):
+                kept = (
+                    "what is in the box lies outside the environment's own, so do not train for it before you know why"
+                )
             said.append(f"the log does not end the range of {name}: {kept}")
         elif (times := 2 * half[i] / (one.high - one.low)) > _WIDER:
             said.append(

@@ -61,7 +61,9 @@ def write_report(
     if references and not folders:
         raise DeeprokError(f"{references[0].file} is a screening, which runs are compared with; give runs too")
     scenes = read_scenes(folders, keep, episodes, play, advance, references) if folders else []
-    command = " ".join(["deeprok report", *(shlex.quote(str(one)) for one in (*paths, "--out", path))])
+    words = [*map(str, paths), *(["--keep", keep] if keep != "best" else []), "--out", str(path)]
+    words += [*(["--episodes", str(episodes)] if episodes else []), *([] if play else ["--no-maps"])]
+    command = shlex.join(["deeprok", "report", *words])
     content = Report("Where does it break?", command, version("deeprok"), False, scenes, solved)
     write_atomically(path, make_page(content.to_json()).encode())
     return path

@@ -259,7 +259,7 @@ def _map(found: Evaluation, path: Path, first: Evaluation) -> Map:
         f"deeprok evaluate {path} --grid {grid} --episodes {found.episodes} --epsilon {found.epsilon:g}"
         f" --keep {found.keep} --json"
     )
-    theirs = [one.overall.success for one in first.per_seed]
+    theirs, interval = [one.overall.success for one in first.per_seed], mean_of(overall).interval
     improvement = None if found is first else estimate(probability_of_improvement, overall, theirs)
     return Map(
         grid={name: axis.tolist() for name, axis in found.grid.items()},
@@ -270,7 +270,7 @@ def _map(found: Evaluation, path: Path, first: Evaluation) -> Map:
         overall=overall,
         returns=[one.overall.mean_return for one in found.per_seed],
         nominal=found.nominal.success,
-        overall_interval=mean_of(overall).interval,
+        overall_interval=interval and (max(0.0, interval[0]), min(1.0, interval[1])),
         improvement=improvement and improvement.value,
         improvement_interval=improvement and improvement.interval,
         episodes=found.episodes,

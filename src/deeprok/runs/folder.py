@@ -251,6 +251,14 @@ def discard_unstarted(folders: Sequence[Path]) -> None:
                 folder.parent.rmdir()
 
 
+def is_own_file(path: Path) -> bool:
+    """Whether a path is that of a file that a run folder keeps, in a run folder or a folder of seeds."""
+    kept = {CONFIG, METRICS, CHECKPOINT, PRIOR, GROUP, LOCK, "stress.json", "calibrate.json"}
+    if path.name not in kept and not (path.name.startswith("evaluation") and path.suffix == ".json"):
+        return False
+    return (path.parent / CONFIG).exists() or any(path.parent.glob(f"seed-*/{CONFIG}"))
+
+
 def _unstarted(folder: Path) -> bool:
     """Whether a folder holds nothing but what the start of a run leaves, whole or cut short."""
     own = {CONFIG, PRIOR, GROUP, LOCK}

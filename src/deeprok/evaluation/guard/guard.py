@@ -118,6 +118,12 @@ class Guard:
         return f"Guard({self._env.name} in {ranges}, false_alarm={self.false_alarm:g}{rate}; {self.assumes})"
 
     @property
+    def _identity(self) -> str:
+        """What its evidence is about, beside the weights: the environment, its box, the noise and the rate."""
+        process, sensor = ([float(f"{x:.6g}") for x in each] for each in (self.noise.process, self.noise.sensor))
+        return f"{self!r}, process noise {process}, sensor noise {sensor}"
+
+    @property
     def threshold(self) -> float:
         """The evidence that is an alarm: 1/α for one source of it, 2/α for two."""
         return (2 if self._values else 1) / self.false_alarm
@@ -168,10 +174,15 @@ class Guard:
 
     def to_dict(self) -> dict[str, Any]:
         """All that it remembers, as plain numbers, texts and arrays of numpy."""
-        return flat("", self._state)
+        return {"of": self._identity, **flat("", self._state)}
 
     def from_dict(self, saved: Mapping[str, Any]) -> None:
         """Goes on from what `to_dict` gave, of a guard of the same run with the same settings."""
+        of = str(saved["of"]) if "of" in saved else "no guard"
+        if of != self._identity:
+            raise DeeprokError(
+                f"saved is of {of}; it must be what to_dict of a guard of the same run gave, {self._identity}"
+            )
         self._state = restored(saved, self._fresh())
 
     # --- the evidence ----------------------------------------------------------------------------------------------

@@ -61,6 +61,8 @@ class Space(NamedTuple):
 def make_space(box: Box, margin: float, nominal: Any) -> Space:
     """A box with a margin around it.
 
+    A margin does not go beyond 0: drag that pushes is no drag.
+
     Args:
       box: name -> (low, high).
       margin: by what part of its width each range is widened on either side.
@@ -76,7 +78,8 @@ def make_space(box: Box, margin: float, nominal: Any) -> Space:
         if fields[name].metadata["positive"]:
             least = LEAST_SHARE * low
         elif name in (SENSOR_NOISE, ACTION_DELAY):
-            least, most = 0.0, _LONGEST_DELAY if whole else math.inf
+            most = _LONGEST_DELAY if whole else math.inf
+        least, most = max(least, 0.0 if low >= 0 else -math.inf), min(most, 0.0 if high <= 0 else math.inf)
         ends = max(low - wider, least), min(high + wider, most)
         if whole:
             ends = float(math.floor(ends[0])), float(math.ceil(ends[1]))

@@ -40,8 +40,8 @@ export function chart(title, x, y, bottom) {
 /**
  * Lines with a name each, and marks along a range that all share.
  *
- * `rows` are `{ name, marks, behind, before }`; each mark is a function `(across, y, height)` that draws it below the one
- * before, and what is behind and before the marks is drawn once. `ends` are the words at the two ends of the range.
+ * `rows` are `{ name, marks, behind }`; each mark is a function `(across, y, height)` that draws it below the one before,
+ * and what is behind the marks is drawn once. `ends` are the words at the two ends of the range.
  */
 export function lanes(title, rows, range, ends, lane = 12) {
   const width = breadth();
@@ -50,15 +50,14 @@ export function lanes(title, rows, range, ends, lane = 12) {
   const height = heights.reduce((sum, one) => sum + one, 0) + (ends ? 26 : 4);
   const across = (value) => left + ((value - range[0]) / (range[1] - range[0] || 1)) * (right - left);
   let y = 2;
-  const drawn = rows.map(({ name, marks, behind: back, before }, i) => {
+  const drawn = rows.map(({ name, marks, behind: back }, i) => {
     const top = y;
     y += heights[i];
     return svg("g", {},
       svg("line", { x1: 4, x2: right, y1: y - 2, y2: y - 2, class: "rule" }),
       svg("text", { x: left - 10, y: (top + y) / 2 + 2, "text-anchor": "end" }, name),
       back?.(across, top + 2, heights[i] - 8),
-      marks.map((mark, k) => mark(across, top + 4 + k * lane, lane - 3)),
-      before?.(across, top + 2, heights[i] - 8));
+      marks.map((mark, k) => mark(across, top + 4 + k * lane, lane - 3)));
   });
   const foot = ends && [
     svg("text", { x: left, y: height - 6 }, ends[0]),

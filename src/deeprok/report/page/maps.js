@@ -171,14 +171,18 @@ export function drawMap(stage, agent) {
     stage.focusMap(agent);
   });
   const [i, j] = [map.at[0], map.at[1] ?? 0];
-  const here = measure === "success"
-    ? `${percent(success[i][j])} here (${percent(low[i][j])} – ${percent(high[i][j])})`
-    : `${measure === "return" ? "return" : "regret"} ${said(value(map, i, j))} here`;
+  const here = x.beyond || y.beyond
+    ? "beyond the map"
+    : measure === "success"
+      ? `${percent(success[i][j])} in this cell (${Math.round(100 * low[i][j])} – ${Math.round(100 * high[i][j])})`
+      : `${measure === "return" ? "return" : "regret"} ${said(value(map, i, j))} in this cell`;
+  // The map was played with the other parameters nominal, and with its own ε.
+  const others = stage.scene.sliders.some(({ name, nominal }) => !map.names.includes(name) && settings.params[name] !== nominal);
   const end = (k) => `${words(map.names[k])} ${number(map.axes[k][0])} – ${number(map.axes[k].at(-1))} ${units[map.names[k]]?.unit ?? ""}`.trim();
   return h(
     "figure",
     { class: "map-figure" },
     picture,
-    h("figcaption", {}, h("span", { class: "here" }, here), h("br"), `→ ${end(0)}`, rows > 1 ? h("br") : null, rows > 1 ? `↑ ${end(1)}` : null),
+    h("figcaption", {}, h("span", { class: "here" }, here), others ? " with the others nominal" : "", h("br"), `→ ${end(0)}`, rows > 1 ? h("br") : null, rows > 1 ? `↑ ${end(1)}` : null),
   );
 }

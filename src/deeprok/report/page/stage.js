@@ -221,6 +221,7 @@ export class Stage {
 
   /** Other settings, other statistics. */
   forget() {
+    this.say("");
     for (const pane of this.panes) {
       pane.tally = [0, 0];
       pane.tried = null;
@@ -465,7 +466,7 @@ export function headline(scene) {
   if (!cell) return ["Move the sliders, and see what each agent does."];
   const units = Object.fromEntries(scene.sliders.map((slider) => [slider.name, slider.unit]));
   const place = Object.entries(cell.params)
-    .map(([name, value]) => `${words(name)} ${number(value)} ${units[name] ?? ""}`.trim())
+    .map(([name, value]) => `${words(name)} = ${number(value)} ${units[name] ?? ""}`.trim())
     .join(" and ");
   const name = ({ agent }, kind) => h("strong", { class: kind }, agent.name);
   const of = ({ success }) => percent(success);

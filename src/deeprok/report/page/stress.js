@@ -17,12 +17,12 @@ export function drawStress(agents, sliders, theme) {
   const names = legend(tested.map(({ agent, colour }) => ({ said: agent.name, colour })));
   return card(
     "Stress test",
-    `Models on which an agent succeeds in less than ${percent(tested[0].found.threshold)} of episodes, searched for in ` +
-      "all parameters at once, also beyond the box.",
-    table("Stress test", ["agent", "failing models", "worst model found", "success there"], tested.map(({ agent, found }) => {
+    "Failing models are those on which an agent succeeds in fewer episodes than the threshold. They were searched for in " +
+      `all parameters at once, in the ranges below.${alike(tested) ? "" : " The agents were tested differently."}`,
+    table("Stress test", ["agent", "threshold", "failing models", "worst model found", "success there"], tested.map(({ agent, found }) => {
       const [run] = found.runs;
       const worst = Object.entries(run.worst.parameters).map(([name, value]) => `${words(name)} ${said(name, value)}`);
-      return [agent.name, `${percent(run.failing.share, 1)}${range(run.failing.interval)}`, worst.join(", "),
+      return [agent.name, percent(found.threshold), `${percent(run.failing.share, 1)}${range(run.failing.interval)}`, worst.join(", "),
         `${percent(run.worst.success, 1)}${range(run.worst.interval)}`];
     })),
     h("h4", {}, "How far each parameter may move alone"),
@@ -30,11 +30,24 @@ export function drawStress(agents, sliders, theme) {
     pictures[0],
     behind("margins", () => pictures[0], commands, numbers),
     h("h4", {}, "Which parameters matter"),
-    h("p", { class: "about" }, "Total Sobol indices, the share of the variance of success that a parameter has a part in, with 95 % intervals."),
+    h("p", { class: "about" }, "Total Sobol indices, the share of the variance of " + measured(tested) + " that a parameter has a part in, with 95 % intervals."),
     pictures[1],
     names,
     behind("sensitivities", () => pictures[1], commands, numbers),
   );
+}
+
+/** Whether all were tested in the same way. */
+function alike(tested) {
+  const how = ({ threshold, budget, searched }) => JSON.stringify([threshold, budget, searched]);
+  return new Set(tested.map(({ found }) => how(found))).size === 1;
+}
+
+/** What the indices are of: success, or the mean return where success hardly varies. */
+function measured(tested) {
+  const of = tested.map(({ agent, found }) => [agent.name, words(found.runs[0].sensitivity_of)]);
+  const kinds = new Set(of.map(([, kind]) => kind));
+  return kinds.size === 1 ? of[0][1] : of.map(([name, kind]) => `${kind} (${name})`).join(" or ");
 }
 
 const range = (interval) => (interval ? ` (${interval.map((end) => (100 * end).toFixed(1)).join(" – ")})` : "");
@@ -48,15 +61,12 @@ function marginsOf(tested, said) {
     const high = Math.max(...having.map(({ found }) => found.searched[name][1]));
     const share = (value) => (value - low) / (high - low || 1);
     const [{ found }] = having;
-    const nominal = found.runs[0].nominal.parameters[name];
     return {
       name: words(name),
       behind: (across, y, height) => {
         const [from, to] = found.box[name].map((end) => across(share(end)));
         return svg("rect", { x: from, y, width: to - from, height, class: "shade" });
       },
-      before: (across, y, height) =>
-        svg("line", { x1: across(share(nominal)), x2: across(share(nominal)), y1: y, y2: y + height, class: "strong" }),
       marks: having.map(({ agent, colour, found: its }) => (across, y, height) => {
         const margin = its.runs[0].margin[name];
         const fails = its.runs[0].nominal.success < its.threshold;
@@ -67,7 +77,8 @@ function marginsOf(tested, said) {
         const ends = [margin.low === null ? "" : `from ${said(name, from)}`, margin.high === null ? "" : `up to ${said(name, to)}`];
         const works = ends.filter(Boolean).join(" ") || `everywhere from ${said(name, from)} to ${said(name, to)}`;
         hover(bar, () => `${agent.name}, ${words(name)}: ${fails ? "fails on the nominal model" : `works ${works}`}`);
-        return bar;
+        const nominal = across(share(its.runs[0].nominal.parameters[name]));
+        return svg("g", {}, bar, svg("line", { x1: nominal, x2: nominal, y1: y - 1, y2: y + height + 1, class: "strong" }));
       }),
     };
   });
