@@ -79,7 +79,7 @@ function valuesOf(found, theme, chosen, pick) {
   const frame = chart(`values of state ${found.states[found.state]} against the radius`, [radius[0], radius.at(-1)],
     [low - margin, high + margin], "radius");
   const line = (at, attributes) => svg("line", { x1: frame.left, x2: frame.right, y1: frame.up(at), y2: frame.up(at), ...attributes });
-  if (found.nominal !== null) frame.picture.append(line(found.nominal, { class: "axis", opacity: 0.6 }));
+  if (found.nominal !== null) frame.picture.append(line(found.nominal, { stroke: theme.colours.grey, "stroke-width": 2 }));
   const place = frame.across(radius[chosen.radius]);
   frame.picture.append(svg("line", { x1: place, x2: place, y1: frame.top, y2: frame.low, class: "axis" }));
   for (const { colour, dash, values } of shown) {
@@ -101,7 +101,7 @@ function valuesOf(found, theme, chosen, pick) {
   });
   frame.picture.addEventListener("click", (event) => pick(nearest(event)));
   const entries = shown.map(({ said, colour, dash }) => ({ said, colour, dash }));
-  if (found.nominal !== null) entries.push({ said: "nominal policy, nominal model", colour: "currentColor" });
+  if (found.nominal !== null) entries.push({ said: "nominal policy, nominal model", colour: theme.colours.grey });
   return h("div", {}, frame.picture, legend(entries));
 }
 
