@@ -212,7 +212,7 @@ def test_what_a_task_needs_reaches_ray(here: Path, environment: Any, monkeypatch
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with on_ray.forking():
-        ray.init(num_cpus=8, num_gpus=2, _memory=8e9, include_dashboard=False, log_to_driver=False)
+        ray.init("local", num_cpus=8, num_gpus=2, _memory=8e9, include_dashboard=False, log_to_driver=False)
     least: dict[str, float] = {}
     ended = threading.Event()
 

@@ -11,7 +11,7 @@ import tyro
 
 from deeprok.cli import streams
 from deeprok.cli.evaluate import note_unfinished
-from deeprok.cli.options import RunFolder, check_output, option_names, parse_options
+from deeprok.cli.options import RunFolder, check_kept, option_names, parse_options
 from deeprok.evaluation.export import FORMATS, export
 from deeprok.runs.folder import Keep
 
@@ -46,7 +46,7 @@ class Export:
 def run(words: Sequence[str]) -> None:
     """Runs the command."""
     options = parse_options(Export, words, "export")
-    check_output("out", options.out)
+    check_kept("out", options.out)
     folder = export(options.run, options.out, options.format, options.keep)
     note_unfinished(folder)
     streams.out.print(

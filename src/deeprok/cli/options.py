@@ -20,6 +20,7 @@ import tyro
 
 from deeprok.core import cache
 from deeprok.core.errors import DeeprokError, shown
+from deeprok.runs.names import is_own_file
 
 T = TypeVar("T")
 
@@ -176,8 +177,11 @@ def check_output(name: str, path: Path | None, *sources: str | Path) -> None:
         raise DeeprokError(f"{name} is {path}, which is a folder")
     if os.path.exists(path) and any(os.path.exists(source) and path.samefile(source) for source in sources):
         raise DeeprokError(f"{name} is {path}, the model itself; give another file")
-    from deeprok.runs.folder import is_own_file  # here: it takes long to import, and few commands write files
+    check_kept(name, path)
 
+
+def check_kept(name: str, path: Path) -> None:
+    """Raises if a file that is to be written is one that a run keeps."""
     if is_own_file(path):
         raise DeeprokError(f"{name} is {path}, which the run in {path.parent} keeps for itself; give another file")
 

@@ -28,6 +28,13 @@ from deeprok.core.errors import DeeprokError, shown
 from deeprok.core.files import as_numbers, parse_json, partial, read_bytes, write_atomically
 from deeprok.estimators.randomness import stream_after
 from deeprok.runs import checkpoint
+from deeprok.runs.names import CHECKPOINT as CHECKPOINT
+from deeprok.runs.names import CONFIG as CONFIG
+from deeprok.runs.names import EVALUATION as EVALUATION
+from deeprok.runs.names import GROUP as GROUP
+from deeprok.runs.names import LOCK as LOCK
+from deeprok.runs.names import METRICS as METRICS
+from deeprok.runs.names import PRIOR as PRIOR
 from deeprok.runs.settings import Config, check, from_json
 
 Keep = Literal["best", "last"]
@@ -35,14 +42,6 @@ KEEPS: tuple[str, ...] = get_args(Keep)
 
 #: A run folder or a folder of seeds, by its path or as a loaded run; or a list of them, the seeds of one agent.
 Runs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-
-CONFIG = "config.json"
-METRICS = "metrics.jsonl"
-CHECKPOINT = "checkpoint.safetensors"
-PRIOR = "prior.safetensors"
-EVALUATION = "evaluation.json"
-GROUP = "group.json"
-LOCK = ".lock"
 
 # How long the workers of a process that was killed may take to end.
 _ENDING_SECONDS = 10.0
@@ -249,14 +248,6 @@ def discard_unstarted(folders: Sequence[Path]) -> None:
             folder.rmdir()
             if folder.name.startswith("seed-"):
                 folder.parent.rmdir()
-
-
-def is_own_file(path: Path) -> bool:
-    """Whether a path is that of a file that a run folder keeps, in a run folder or a folder of seeds."""
-    kept = {CONFIG, METRICS, CHECKPOINT, PRIOR, GROUP, LOCK, "stress.json", "calibrate.json"}
-    if path.name not in kept and not (path.name.startswith("evaluation") and path.suffix == ".json"):
-        return False
-    return (path.parent / CONFIG).exists() or any(path.parent.glob(f"seed-*/{CONFIG}"))
 
 
 def _unstarted(folder: Path) -> bool:
