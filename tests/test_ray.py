@@ -211,6 +211,8 @@ def test_what_a_task_needs_reaches_ray(here: Path, environment: Any, monkeypatch
 
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
+    # A process keeps the way in which it first proved itself to a cluster; the other cluster here asks for none.
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     with on_ray.forking():
         ray.init("local", num_cpus=8, num_gpus=2, _memory=8e9, include_dashboard=False, log_to_driver=False)
     least: dict[str, float] = {}
