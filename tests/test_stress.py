@@ -573,6 +573,20 @@ def test_there_is_no_winners_curse(pushing: Path, played_by: Callable[..., None]
     assert {SEARCH, CHOICE, REPORT, LINES} == set(calls)
 
 
+@pytest.mark.parametrize("held", [True, False], ids=["searched", "beyond"])
+def test_the_nominal_model_may_be_the_worst(pushing: Path, played_by: Callable[..., None], held: bool) -> None:
+    """It fails at a strength of exactly 1, which no search would find; it counts if it is one of those searched."""
+
+    def fails(models: np.ndarray, purpose: int, blocks: int) -> Scores:
+        return Scores(np.where(models[:, 0] == 1.0, 0.0, 1.0), np.zeros(len(models)))
+
+    played_by({"pushing": fails})
+    (run,) = deeprok.stress(pushing, box="strength=0.71:1.37" if held else "strength=1.01:1.37", margin=0.0).runs
+    assert run.nominal.success.value == 0
+    assert (run.worst == run.nominal) == held
+    assert (run.worst.success.value == 0) == held
+
+
 # --- several runs -------------------------------------------------------------------------------------------------
 
 
@@ -831,6 +845,8 @@ def test_runs_that_cannot_be_compared(pushing: Path, folder: Path, capsys: Captu
     assert f"{pushing} has the environment 'pushes' and {cart} 'cartpole'; runs are" in capsys.readouterr().err
     assert main(["stress", str(pushing), str(short)]) == 2
     assert f"{pushing} has the horizon 10 and {short} 9; runs are" in capsys.readouterr().err
+    assert main(["stress", str(pushing), str(pushing)]) == 2
+    assert f"{pushing} is given twice; give each run once" in capsys.readouterr().err
     assert main(["stress", str(folder / "nowhere")]) == 2
     assert "there is no run folder" in capsys.readouterr().err
     assert main(["stress"]) == 2

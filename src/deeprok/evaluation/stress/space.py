@@ -42,6 +42,10 @@ class Space(NamedTuple):
         """The names of the parameters."""
         return [each.name for each in self.dimensions]
 
+    def holds(self, values: np.ndarray) -> bool:
+        """Whether a model [D] is one of those that are searched."""
+        return all(each.low <= value <= each.high for each, value in zip(self.dimensions, values, strict=True))
+
     def rounded(self, values: np.ndarray) -> np.ndarray:
         """Values [N, D] with whole numbers where they must be."""
         return np.where([each.whole for each in self.dimensions], np.round(values), values)

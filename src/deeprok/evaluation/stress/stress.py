@@ -89,10 +89,14 @@ def stress(
         make_player(one, env, space.names, seed, meter.add) for one, env in zip(trained, tested.envs, strict=True)
     ]
     tried = [search(space, player, tries, seed) for player in players]
-    candidates = np.concatenate([each.worst(_CANDIDATES) for each in tried])
+    nominal = [space.rounded(_values_of(env, space)) for env in tested.envs]
+    # A search may pass over a nominal model that fails by chance or by design, and the margins begin there.
+    candidates = np.concatenate(
+        [*(each.worst(_CANDIDATES) for each in tried), *(one[None] for one in nominal if space.holds(one))]
+    )
     found = tuple(
-        _examined(os.fspath(given), one, _values_of(env, space), space, player, each, candidates, tries, threshold)
-        for given, one, env, player, each in zip((run, *others), trained, tested.envs, players, tried, strict=True)
+        _examined(os.fspath(given), one, values, space, player, each, candidates, tries, threshold)
+        for given, one, values, player, each in zip((run, *others), trained, nominal, players, tried, strict=True)
     )
     meter.finish()
     result = Stress(trained[0].env.name, space, threshold, tries, EPISODES, seed, found)
@@ -132,7 +136,10 @@ class _Tested(NamedTuple):
 
 
 def _tested(trained: Sequence[Run], box: str | Mapping[str, Sequence[float]] | None, margin: float) -> _Tested:
-    for one in trained[1:]:
+    folders = [one.folder for one in trained]
+    for place, one in enumerate(trained[1:], 1):
+        if one.folder in folders[:place]:
+            raise DeeprokError(f"{one.folder} is given twice; give each run once")
         check_same_environment(trained[0].folder, trained[0].settings, one.folder, one.settings)
     first = trained[0].settings
     with first.arithmetic():
@@ -203,7 +210,10 @@ def _work(budget: int, dimensions: int, runs: int) -> int:
     """The blocks of episodes that a run is played with at most, on all models."""
     blocks, lines = _blocks(budget), 2 * dimensions + 1
     return (
-        budget + runs * _CANDIDATES * blocks.choice + 2 * blocks.report + (1 + ROUNDS * SECTIONS * lines) * blocks.lines
+        budget
+        + runs * (_CANDIDATES + 1) * blocks.choice
+        + 2 * blocks.report
+        + (1 + ROUNDS * SECTIONS * lines) * blocks.lines
     )
 
 
@@ -239,17 +249,17 @@ def _examined(
     Args:
       name: of the run.
       run: the run.
-      nominal: [D] its nominal model.
+      nominal: [D] its nominal model, with whole numbers where they must be.
       space: what was searched.
       player: plays models.
       tried: the run's own search.
-      candidates: [C, D] the worst models of all runs' searches.
+      candidates: [C, D] the worst models of all runs' searches, and their nominal ones.
       budget: decides how many episodes confirm.
       threshold: the success that counts as working.
     """
     blocks = _blocks(budget)
     worst = worst_of(candidates, player, blocks.choice)
-    reported = player(np.stack([space.rounded(nominal), worst]), REPORT, blocks.report)
+    reported = player(np.stack([nominal, worst]), REPORT, blocks.report)
     models = [
         Model(
             dict(zip(space.names, (float(x) for x in values), strict=True)),
