@@ -18,7 +18,7 @@ import safetensors.numpy
 
 from deeprok.core.errors import DeeprokError, DivergedError, joined
 from deeprok.core.files import partial
-from deeprok.runs import checkpoint
+from deeprok.runs import checkpoint, lock
 from deeprok.runs import folder as runs
 from deeprok.runs.settings import Config, make_config
 from deeprok.training import jobs, workers
@@ -168,7 +168,7 @@ def test_a_lock_ends_with_the_last_process_that_holds_it(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("text", ["", "junk", "9" * 40])
 def test_a_lock_that_names_nobody(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "_ENDING_SECONDS", 0.1)
+    monkeypatch.setattr(lock, "_ENDING_SECONDS", 0.1)
     with runs.hold([tmp_path]):
         (tmp_path / runs.LOCK).write_text(text)
         with pytest.raises(DeeprokError, match="is in use by "), runs.hold([tmp_path]):

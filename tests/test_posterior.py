@@ -278,8 +278,18 @@ def test_a_policy_is_no_prior_of_a_q_learner(tmp_path: Path) -> None:
 
 BAD_PRIORS: dict[str, tuple[str, tuple[str, ...]]] = {
     "no run": ("train deep_rok --prior nowhere", ("no run folder nowhere",)),
-    "another network": ("train deep_rok --preset tuned --prior {run}", ("belief.theta", "float32")),
-    "another estimator": ("train rtd_dqn --preset tuned --hidden 4 --prior {run}", ("belief.optimizer",)),
+    "another network": (
+        "train deep_rok --preset tuned --prior {run}",
+        ("prior is {run}, whose", "of another kind (", "hidden 4, here 20 20", "--prior-part mean"),
+    ),
+    "another covariance": (
+        "train deep_rok --preset tuned --hidden 4 --covariance low_rank --prior {run}",
+        ("covariance full, here low_rank",),
+    ),
+    "another estimator": (
+        "train rtd_dqn --preset tuned --hidden 4 --prior {run}",
+        ("(algorithm deep_rok, here rtd_dqn)", "--prior-part mean"),
+    ),
     "the mean of another network": (
         "train rtd_dqn --preset tuned --hidden 5 --prior {run} --prior-part mean",
         ("prior is {run}", "30 weights", "37", "the same layers"),

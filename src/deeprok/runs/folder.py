@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import os
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -24,10 +22,11 @@ import numpy as np
 
 from deeprok.agents.learner import Learner
 from deeprok.agents.scaling import ScaledBelief
-from deeprok.core.errors import DeeprokError, shown
+from deeprok.core.errors import DeeprokError, shortened, shown
 from deeprok.core.files import as_numbers, parse_json, partial, read_bytes, write_atomically
 from deeprok.estimators.randomness import stream_after
 from deeprok.runs import checkpoint
+from deeprok.runs.lock import hold as hold
 from deeprok.runs.names import CHECKPOINT as CHECKPOINT
 from deeprok.runs.names import CONFIG as CONFIG
 from deeprok.runs.names import EVALUATION as EVALUATION
@@ -42,10 +41,6 @@ KEEPS: tuple[str, ...] = get_args(Keep)
 
 #: A run folder or a folder of seeds, by its path or as a loaded run; or a list of them, the seeds of one agent.
 Runs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-
-# How long the workers of a process that was killed may take to end.
-_ENDING_SECONDS = 10.0
-
 
 def create(folder: Path, config: Config, group: Sequence[int] = ()) -> None:
     """Makes a run folder; refuses one that already holds something.
@@ -89,9 +84,38 @@ def _read_prior(config: Config) -> Any:
         if not found:
             raise DeeprokError(f"prior is {config.prior}, which has no seed-{config.seed}; name one of its runs")
     only_mean = getattr(config.learner, "prior_part", "all") == "mean"
+    if not only_mean:
+        _check_alike(found[0], config)
     with config.arithmetic():
         begun = _begun_at_mean(found[0], config) if only_mean else load_belief(found[0], config.make_learner(), "last")
         return _renewed(begun, config)
+
+
+def _check_alike(folder: Path, config: Config) -> None:
+    """Raises if a run's estimate of the weights is not one of these settings, of which it could be the beginning."""
+    source = read_config(folder)
+    kinds = []
+    for each in (source, config):
+        with each.arithmetic():
+            kinds.append(belief_template(each.make_learner()))
+    leaves = [[(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(kind)] for kind in kinds]
+    if leaves[0] == leaves[1] and jax.tree.structure(kinds[0]) == jax.tree.structure(kinds[1]):
+        return
+    theirs, ours = source.flat(), config.flat()
+    deciding = [*vars(config.estimator), *vars(config.layers), "normalise", "precision"]
+    names = [name for name in deciding if name in theirs and name in ours and theirs[name] != ours[name]]
+    if type(source.estimator) is not type(config.estimator):
+        names = ["algorithm"]
+    differing = ", ".join(f"{name} {_plain(theirs[name])}, here {_plain(ours[name])}" for name in names)
+    raise DeeprokError(
+        f"prior is {folder}, whose estimate of the weights is of another kind ({differing}); give the same settings, "
+        "or take its mean alone with --prior-part mean"
+    )
+
+
+def _plain(value: Any) -> str:
+    """A setting as the command line has it."""
+    return shortened(" ".join(map(str, value)) if isinstance(value, tuple) else str(value))
 
 
 def _begun_at_mean(folder: Path, config: Config) -> Any:
@@ -135,34 +159,6 @@ def load_prior(folder: Path, learner: Learner) -> Any:
 
 
 @contextlib.contextmanager
-def hold(folders: Sequence[Path]) -> Iterator[list[int]]:
-    """Keeps other processes from writing to folders; refuses those that one is writing to.
-
-    A lock is held by this process and by those that inherit its descriptor, and ends with the last of them,
-    however they end.
-
-    Args:
-      folders: folders that exist.
-
-    Yields:
-      The locks' descriptors.
-    """
-    with contextlib.ExitStack() as held:
-        descriptors = []
-        for folder in folders:
-            try:
-                file = held.enter_context(open(folder / LOCK, "a+"))
-            except OSError as error:
-                raise DeeprokError(f"can't write to {folder}: {error.strerror}") from error
-            _lock(file.fileno(), folder)
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
-            descriptors.append(file.fileno())
-        yield descriptors
-
-
-@contextlib.contextmanager
 def own_folder(out: Path) -> Iterator[None]:
     """A folder for many runs, made where it is missing, that only this process works in.
 
@@ -189,33 +185,6 @@ def refuse_foreign(out: Path, summary: str, what: str) -> None:
         raise DeeprokError(f"can't look into the folder {out}: {error.strerror}") from error
     if inside and summary not in inside:
         raise DeeprokError(f"{out} is not empty and holds no {summary}; choose another folder for the {what}")
-
-
-def _lock(descriptor: int, folder: Path) -> None:
-    """Takes a lock, or raises with the name of the process that holds it."""
-    deadline = time.monotonic() + _ENDING_SECONDS
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            text = (folder / LOCK).read_bytes()
-            holder = int(text) if text.isdigit() else None  # it may be about to write who it is
-            # Of a process that was killed, workers may still be about to end.
-            if (holder and _alive(holder)) or time.monotonic() > deadline:
-                who = f"process {holder}" if holder else "another process"
-                raise DeeprokError(f"{folder} is in use by {who}; wait until it has ended, or stop it") from None
-        time.sleep(0.05)
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:  # somebody else's
-        pass
-    return True
 
 
 def read_group(folder: Path) -> tuple[int, ...] | None:
