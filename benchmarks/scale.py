@@ -56,13 +56,14 @@ class Sizes(NamedTuple):
 
     seeds: int = 16  # that are trained one after another, and vmapped in two processes
     trials: int = 6  # of the sweep, of about a minute each
-    steps: int = 150_000  # of each run: those of the preset
+    steps: int = 150_000  # of each seed: those of the preset
+    trial_steps: int = 300_000  # of each trial
     together: tuple[int, ...] = (1, 2, 4, 8, 16, 32)  # seeds that share a program, for the time of a step
     repeats: int = 5  # of that time
     posting: float = 5.0  # seconds
 
 
-QUICK = Sizes(seeds=2, trials=2, steps=4000, together=(1, 2), repeats=1, posting=0.5)
+QUICK = Sizes(seeds=2, trials=2, steps=4000, trial_steps=4000, together=(1, 2), repeats=1, posting=0.5)
 
 
 class Used(NamedTuple):
@@ -106,7 +107,7 @@ ONE_CORE, TWO_CORES, ON_RAY = "sweep, one core", "sweep, two cores", "sweep, two
 def commands(folder: Path, sizes: Sizes) -> Iterator[tuple[str, list[str]]]:
     """What is timed, each with a new folder for its runs."""
     levels = ", ".join(f"{3e-5 * (1 + i / 100):.3g}" for i in range(sizes.trials))  # settings that take equally long
-    (folder / "sweep.toml").write_text(_SWEEP.format(levels=levels, steps=sizes.steps))
+    (folder / "sweep.toml").write_text(_SWEEP.format(levels=levels, steps=sizes.trial_steps))
     seeds, steps = str(sizes.seeds), str(sizes.steps)
     sweep = ["sweep", str(folder / "sweep.toml")]
 
@@ -315,8 +316,8 @@ def section(found: dict[str, Any]) -> str:
     by = "lines of metrics" if said.by_posts <= said.by_files else "files, where nodes do not see its folder"
     low, high = (f"{1e6 * kernel:g}" for kernel in KERNEL)
     return f"""\
-Measured on {found["cores"]} cores with nothing beside it: runs of {found["steps"]:,} steps, the fastest of
-{rounds}. Each command began without compiled programs.
+Measured on {found["cores"]} cores with nothing beside it: seeds of {found["steps"]:,} steps and trials of
+{found["trial_steps"]:,}, the fastest of {rounds}. Each command began without compiled programs.
 
 {_commands_table(found)}
 
@@ -368,11 +369,11 @@ def _commands_table(found: dict[str, Any]) -> str:
     ]
     for name, its in found["commands"].items():
         of_seeds = name in (ONE_BY_ONE, VMAPPED)
-        runs = found["seeds" if of_seeds else "trials"]
+        runs, steps = (found[name] for name in (("seeds", "steps") if of_seeds else ("trials", "trial_steps")))
         what = f"{runs} {name}" if of_seeds else f"{name}, {runs} trials"
         # Ray's processes are no children of the command.
         used = "– | –" if name == ON_RAY else f"{its['processor']:.0f} | {its['memory']:.0f} MB"
-        lines.append(f"| {what} | {its['seconds']:.0f} | {runs * found['steps'] / its['seconds']:,.0f} | {used} |")
+        lines.append(f"| {what} | {its['seconds']:.0f} | {runs * steps / its['seconds']:,.0f} | {used} |")
     return "\n".join(lines)
 
 

@@ -53,7 +53,7 @@ _EPISODES = 20  # in each cell
 KAPPAS = (0.0, 1.0, 3.0)
 
 # How long parts of the work take, in seconds on one core. Only their ratios count, for the time left.
-_TRAINING = {"filter": 60.0, "bbb": 25.0, "ensemble": 20.0}
+_TRAINING = {"filter": 40.0, "bbb": 25.0, "ensemble": 20.0}
 _MEASURING = 10.0
 
 

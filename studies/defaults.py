@@ -31,7 +31,7 @@ TUNED_ENV = "cartpole"
 _TUNED = Path(__file__).parent.parent / "docs" / "results" / "results.json"
 
 # How long parts of the work take, in seconds on one core. Only their ratios count, for the time left.
-_TRAINING = {"ddqn": 10.0, "ddqn_dr": 10.0, "rtd_dqn": 30.0, "deep_rok": 75.0}
+_TRAINING = {"ddqn": 10.0, "ddqn_dr": 10.0, "rtd_dqn": 20.0, "deep_rok": 40.0}
 
 
 def comparison(env: str, agents: Sequence[str], seeds: int) -> Comparison:

@@ -43,8 +43,11 @@ _LENGTH: dict[str, Any] = {"steps": STEPS, "trial_every": 1}
 #: Row -> algorithm and what differs from the preset `default`. One row of Adam has the filter's network.
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     **{f"adam {count}": ("rtd_dqn", {"updates": count}) for count in (1, 2, 4, 8)},
-    "adam 20-20": ("rtd_dqn", {"hidden": (20, 20)}),
-    **{name: ("deep_rok", {"covariance": name}) for name in ("full", "layer", "neuron", "diagonal", "low_rank")},
+    "adam 20-20": ("rtd_dqn", filters_page.FILTERS),
+    **{
+        name: ("deep_rok", {"covariance": name, **filters_page.FILTERS})
+        for name in ("full", "layer", "neuron", "diagonal", "low_rank")
+    },
 }
 
 #: Chunks of each row that are timed.

@@ -17,6 +17,9 @@ Found = Mapping[str, Any]
 #: What a row is to reach: this share of the way from random play to the best row's last trial.
 BAR = 0.9
 
+#: All filters of the first part have a network that a full P can bear.
+FILTERS: dict[str, Any] = {"hidden": (20, 20)}
+
 #: What rows are called.
 TITLES = {
     "adam 1": "Adam, 1 update",
@@ -392,9 +395,10 @@ which adds to what its folder holds. {diverged(found)}
 RTD-DQN (Adam) and Deep-RoK (the filter) with the preset `default`, but for a shorter budget of {found["steps"]:,}
 environment steps and a trial after every {found["trial_steps"]:,} of them. Adam makes 1, 2, 4 or 8 updates
 (`--updates`) after every second step. The filter's P is stored [in five ways](estimators.md#structures-of-p). The
-preset gives Adam {_size("rtd_dqn")}, and the filter {_size("deep_rok")}; one row has Adam with the filter's network.
-The filter's noises were chosen with the full P and are the same for the others. Neither these nor Adam's learning rate
-were tuned for this budget: they are those of the preset, for longer runs.
+preset gives Adam {_size("rtd_dqn")}. Every filter here has {_size("deep_rok", **FILTERS)}, which the full P can bear;
+the preset has the low-rank P, with {_size("deep_rok")}. One row has Adam with the filters' network. The filter's noises
+were chosen with the full P and are the same for the others. Neither these nor Adam's learning rate were tuned for this
+budget: they are those of the preset, for longer runs.
 
 {figure("filters", "steps", "Return in trials against environment steps")}
 {figure("filters", "seconds", "Return in trials against seconds of processor time")}
@@ -467,9 +471,9 @@ the rows above. The row with fading is the filter that expects such changes. Wha
 still holds transitions of the old gravity."""
 
 
-def _size(algorithm: str) -> str:
-    """Network and batches of an agent in the preset."""
-    config = make_config(algorithm, "default")
+def _size(algorithm: str, **changes: Any) -> str:
+    """Network and batches of an agent, with the preset but for some changes."""
+    config = make_config(algorithm, "default", **changes)
     units = " and ".join(map(str, config.layers.hidden))
     return f"hidden layers of {units} units and batches of {config.learner.batch_size}"
 

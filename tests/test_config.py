@@ -44,7 +44,7 @@ def test_prior_survives_json(prior: Any) -> None:
         full = np.eye(n) if block.ndim == 2 else np.ones(n)
         full[tuple(slice(2) for _ in block.shape)] = block
         prior = tuple(map(tuple, full.tolist())) if block.ndim == 2 else tuple(full.tolist())
-    config = make_config("deep_rok", hidden=(1,), prior_covariance=prior)
+    config = make_config("deep_rok", hidden=(1,), covariance="full", prior_covariance=prior)
     assert from_json(config.to_json(), "config.json") == config
 
 
@@ -272,10 +272,11 @@ def test_no_number_of_any_record_is_without_bounds(value: Any) -> None:
             make_config(algorithm, env=env, **{field: value})
 
 
+FULL: dict[str, Any] = {"hidden": (1,), "covariance": "full"}
 IN_PRECISION: dict[str, tuple[str, dict[str, Any]]] = {
     "a number": ("deep_rok", {"prior_covariance": 1e39}),
     "a vector": ("deep_rok", {"hidden": (1,), "process_noise": (1e39,) * 9}),
-    "a matrix": ("deep_rok", {"hidden": (1,), "prior_covariance": tuple(map(tuple, (1e39 * np.eye(9)).tolist()))}),
+    "a matrix": ("deep_rok", {**FULL, "prior_covariance": tuple(map(tuple, (1e39 * np.eye(9)).tolist()))}),
     "too small": ("deep_rok", {"prior_covariance": 1e-60}),
     "a rate": ("dqn", {"learning_rate": 1e39}),
     "a noise": ("ktd_q", {"process_noise": 1e39}),
@@ -431,7 +432,7 @@ def test_bad_priors(prior: Any, said: str) -> None:
     if isinstance(prior, np.ndarray):
         prior = tuple(map(tuple, prior.tolist()))
     with pytest.raises(DeeprokError, match=said):
-        make_config("deep_rok", hidden=(1,), prior_covariance=prior)
+        make_config("deep_rok", hidden=(1,), covariance="full", prior_covariance=prior)
 
 
 def nested(depth: int) -> list[Any]:
@@ -546,7 +547,7 @@ def test_digest_is_of_everything_but_the_seed(field: str) -> None:
 
 
 #: Noise that follows the innovations is not known before, and so not warned of.
-FIXED = {"noise_share": 0.0, "window": 0}
+FIXED = {"covariance": "full", "noise_share": 0.0, "window": 0}
 RISKS: dict[str, tuple[dict[str, Any], bool]] = {
     "default": ({}, False),
     "default without forgetting": (FIXED | {"observation_noise": 1e-3, "remembered": 1.0}, True),

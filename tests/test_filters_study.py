@@ -307,7 +307,8 @@ def test_page_of_a_sample() -> None:
         "- `road`: filter, full P needs 0.67 times the steps of Adam, 1 update (no interval: not all seeds reach the "
         "threshold); filter, full P needs 6.7 times the seconds of Adam, 1 update (no interval"
     ) in text
-    assert "the filter hidden layers of 20 and 20 units and batches of 16; one row" in text
+    assert "Every filter here has hidden layers of 20 and 20 units and batches of 16, which" in text
+    assert "the low-rank P, with hidden layers of 32 and 32 units and batches of 16. One row" in text
     assert "Best worst cell: Adam, 1 update (4), filter, full P (1)." in text
     assert (
         "Fewest steps: filter, full P, 4,000. Filters that need fewer than every row of Adam: filter, full P." in text

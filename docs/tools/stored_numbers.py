@@ -81,6 +81,9 @@ def values() -> dict[str, Any]:
             f"{statistics.mean(each(stored.defaults, env, agent, epsilon, 'mean_return')):.2f}"
         ),
         "reached": lambda agent, env, at: claims.count_of(claims_targets.reached(stored, agent, at)[env]),
+        "runs_reached": lambda agent: claims.count_of(
+            [one for its in claims_targets.reached(stored, agent, epsilon).values() for one in its]
+        ),
         "planner_gain": lambda env: f"{float(np.diff(claims_targets.ends_of_shares(stored, env))[0]):.2f}",
     }
 

@@ -51,6 +51,7 @@ _KALMAN_CRITICS = {
     "batching": "joint",
     "window": 100,
     "noise_share": 0.2,
+    "covariance": "full",
     "hidden": (20, 20),
     "batch_size": 16,
     "train_every": 1,

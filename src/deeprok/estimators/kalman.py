@@ -405,13 +405,14 @@ PART = EstimatorPart(
             window=100,
             noise_share=0.2,
             averaging=0.005,
+            covariance="low_rank",
         ),
     },
-    # An update costs the square of the number of weights, and learns more than one of a gradient. The averaged weights,
-    # which act, are the target network too.
+    # An update costs more than one of a gradient, and learns more. The averaged weights, which act, are the target
+    # network too.
     run={
         "default": {
-            "hidden": (20, 20),
+            "hidden": (32, 32),
             "batch_size": 16,
             "train_every": 1,
             "target_rate": 1.0,

@@ -42,6 +42,7 @@ KEEPS: tuple[str, ...] = get_args(Keep)
 #: A run folder or a folder of seeds, by its path or as a loaded run; or a list of them, the seeds of one agent.
 Runs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
+
 def create(folder: Path, config: Config, group: Sequence[int] = ()) -> None:
     """Makes a run folder; refuses one that already holds something.
 
