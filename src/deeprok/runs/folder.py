@@ -95,12 +95,12 @@ def _read_prior(config: Config) -> Any:
 def _check_alike(folder: Path, config: Config) -> None:
     """Raises if a run's estimate of the weights is not one of these settings, of which it could be the beginning."""
     source = read_config(folder)
-    kinds = []
+    kinds: list[Any] = []
     for each in (source, config):
         with each.arithmetic():
-            kinds.append(belief_template(each.make_learner()))
-    leaves = [[(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(kind)] for kind in kinds]
-    if leaves[0] == leaves[1] and jax.tree.structure(kinds[0]) == jax.tree.structure(kinds[1]):
+            leaves, structure = jax.tree.flatten(belief_template(each.make_learner()))
+            kinds.append((structure, [(leaf.shape, leaf.dtype) for leaf in leaves]))
+    if kinds[0] == kinds[1]:
         return
     theirs, ours = source.flat(), config.flat()
     deciding = [*vars(config.estimator), *vars(config.layers), "normalise", "precision"]
