@@ -226,7 +226,8 @@ def _lower_bound(stored: Stored, seeds: str) -> Claim:
     return Claim(
         f"Does acting on a lower confidence bound (κ = {last}) raise success beyond the box?",
         f"in {count_of(rises)} cases",
-        f"Largest fall: {said[0]}. Largest rise: {said[1]}. Means, without intervals.",
+        f"Largest fall: {said[0]}. {'Largest rise' if any(rises) else 'Smallest fall'}: {said[1]}. Means, without "
+        "intervals.",
         seeds,
         Source(stored.calibration["command"], "calibration.md#acting-on-a-lower-confidence-bound"),
     )
