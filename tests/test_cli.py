@@ -459,7 +459,8 @@ def write_prior(path: Path, values: Any) -> Path:
 @pytest.mark.parametrize(("name", "values"), PRIORS.items(), ids=PRIORS)
 def test_prior_from_a_file(untrained, tmp_path: Path, name: str, values: Any) -> None:
     path = write_prior(tmp_path / name, values(9))
-    config = config_of("deep_rok", "--hidden", "1", "--prior-covariance", str(path), out=tmp_path / "run")
+    words = ["--hidden", "1", "--covariance", "full", "--prior-covariance", str(path)]
+    config = config_of("deep_rok", *words, out=tmp_path / "run")
     assert isinstance(config.estimator, KalmanConfig)
     np.testing.assert_allclose(config.estimator.prior_covariance, values(9))
 

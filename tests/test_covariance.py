@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -234,6 +235,19 @@ def test_samples_have_the_beliefs_mean_and_covariance(x64, name: str) -> None:
     np.testing.assert_allclose(white @ white.T / draws, np.eye(N), atol=4.5 * np.sqrt(2 / draws))
     if name == "full":  # so that a draw with the factor's transpose would be seen
         assert np.abs(np.linalg.solve(L, np.linalg.solve(L, L.T @ L).T) - np.eye(N)).max() > 0.2
+
+
+def test_draws_do_not_depend_on_signs_that_mean_nothing(x64) -> None:
+    """Nor on a rotation of a low-rank covariance's directions, nor on directions that are still empty."""
+    rng = np.random.default_rng(0)
+    structure, key = low_rank(4)(N), jax.random.key(3)
+    factor = np.concatenate([rng.normal(size=(3, N)), np.zeros((1, N))])
+    P = dataclasses.replace(structure.init(jnp.ones(N)), factor=jnp.asarray(factor))
+    turn = np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    turned = dataclasses.replace(P, factor=jnp.asarray(turn @ factor))
+    np.testing.assert_allclose(structure.sample(turned, key), structure.sample(P, key), rtol=1e-9, atol=1e-12)
+    empty = dataclasses.replace(P, factor=jnp.zeros((4, N)))
+    np.testing.assert_allclose(structure.sample(empty, key), jax.random.normal(key, (2, N))[0], rtol=1e-12)
 
 
 # Priors, size and refusals

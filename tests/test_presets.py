@@ -52,7 +52,7 @@ def test_no_environment_has_a_default_of_its_own() -> None:
 
 #: Of the agents with a gradient and with the filter.
 NUMBERS: dict[str, tuple[Any, Any]] = {
-    "hidden": ((64, 64), (20, 20)),
+    "hidden": ((64, 64), (32, 32)),
     "train_every": (2, 1),
     "target_rate": (1.0, 1.0),
     "averaging": (0.005, 0.005),
@@ -74,6 +74,8 @@ def test_numbers_of_the_default() -> None:
     for i, algorithm in enumerate(("rtd_dqn", "deep_rok")):
         settings = make_config(algorithm).flat()
         assert {name: settings[name] for name in NUMBERS} == {name: each[i] for name, each in NUMBERS.items()}
+    filtered = make_config("ekf_dqn").flat()
+    assert (filtered["covariance"], filtered["rank"], filtered["hidden"]) == ("low_rank", 10, (32, 32))
     # The square of agents shares everything but what it is made of.
     nominal, robust = make_config("ddqn_dr"), make_config("rtd_dqn")
     assert (nominal.estimator, nominal.learner) == (robust.estimator, robust.learner)

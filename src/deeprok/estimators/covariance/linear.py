@@ -153,11 +153,14 @@ def _low_rank(rank: int) -> Covariance:
         return 1.0 / P.precision
 
     def sample(P: LowRank, key: jax.Array) -> jax.Array:
-        # x ~ N(0, P⁻¹) from the diagonal and from each direction; then P x ~ N(0, P).
-        own_key, shared_key = jax.random.split(key)
-        own = jax.random.normal(own_key, P.precision.shape, P.precision.dtype)
-        shared = jax.random.normal(shared_key, (rank,), P.precision.dtype)
-        return times(P, (jnp.sqrt(P.precision) * own + shared @ P.factor)[None])[0]
+        # x ~ N(0, P⁻¹) from the diagonal and from the directions; then P x ~ N(0, P). The directions are known but for
+        # their signs, which rounding decides. So x has the root of FᵀF itself, Fᵀ (F Fᵀ)^(-1/2) F, which has none.
+        own, shared = jax.random.normal(key, (2, *P.precision.shape), P.precision.dtype)
+        gram, along = over_columns(lambda F, shared: (F @ F.T, F @ shared), P.factor, shared)
+        sizes, axes = jnp.linalg.eigh(gram)
+        seen = sizes > jnp.finfo(sizes.dtype).eps * rank * sizes[-1]
+        weights = axes @ (jnp.where(seen, 1.0 / jnp.sqrt(jnp.where(seen, sizes, 1.0)), 0.0) * (axes.T @ along))
+        return times(P, (jnp.sqrt(P.precision) * own + weights @ P.factor)[None])[0]
 
     def definite(P: LowRank) -> jax.Array:
         finite = jnp.all(jnp.isfinite(P.precision)) & jnp.all(jnp.isfinite(P.factor))
