@@ -158,7 +158,7 @@ def _low_rank(rank: int) -> Covariance:
         own, shared = jax.random.normal(key, (2, *P.precision.shape), P.precision.dtype)
         gram, along = over_columns(lambda F, shared: (F @ F.T, F @ shared), P.factor, shared)
         sizes, axes = jnp.linalg.eigh(gram)
-        seen = sizes > jnp.finfo(sizes.dtype).eps * rank * sizes[-1]
+        seen = sizes > np.finfo(sizes.dtype).eps * rank * sizes[-1]
         weights = axes @ (jnp.where(seen, 1.0 / jnp.sqrt(jnp.where(seen, sizes, 1.0)), 0.0) * (axes.T @ along))
         return times(P, (jnp.sqrt(P.precision) * own + weights @ P.factor)[None])[0]
 
